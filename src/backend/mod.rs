@@ -1,0 +1,186 @@
+//! A circuit on a device, and the verbs that optimizers are written in.
+//!
+//! A [`Backend`] owns the parameters of one circuit and any number of buffers of two shapes: *flows*, one number per
+//! sufficient statistic of every parameter block, and *rows*, one number per param row. Optimizers hold handles to
+//! them and never see where they live, so they are the same on every device. Micro-batches, threads and the log-space
+//! rescue of degenerate rows stay inside a backend. `cpu` is the one that always works.
+
+pub mod cpu;
+
+use std::sync::Arc;
+
+use crate::circuit::{Circuit, Flows, Params, Smoothing};
+use crate::data::Batch;
+use crate::error::Result;
+
+/// Names a buffer with one number per sufficient statistic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowsId(pub(crate) u32);
+
+/// Names a buffer with one number per param row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowsId(pub(crate) u32);
+
+/// The contents of a buffer, for saving and putting back to the same bits.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Tensor {
+    /// Single precision.
+    F32(Vec<f32>),
+    /// Double precision.
+    F64(Vec<f64>),
+}
+
+/// How exactly a flow buffer counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowPrecision {
+    /// `f32`: flows of a batch, momentum.
+    Single,
+    /// `f64`: flows of an epoch, where small batches must not vanish in a large sum.
+    Double,
+}
+
+/// What a pass over a batch found, under the parameters before any update.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BatchReport {
+    /// Rows seen.
+    pub num_rows: usize,
+    /// Their weights together.
+    pub weight: f64,
+    /// Weighted sum of the log-likelihoods of the rows that have one.
+    pub log_likelihood: f64,
+    /// Weight of those rows.
+    pub possible_weight: f64,
+    /// Rows of probability zero: their log-likelihood is −∞ and they add no flow.
+    pub impossible_rows: usize,
+    /// Rows that linear space could not hold and that were computed in log space.
+    pub rescued_rows: usize,
+}
+
+impl BatchReport {
+    /// Mean log-likelihood of the rows that have one, in nats; NaN if none has.
+    pub fn mean_log_likelihood(&self) -> f64 {
+        self.log_likelihood / self.possible_weight
+    }
+
+    /// Adds what another batch found.
+    pub fn add(&mut self, other: &Self) {
+        self.num_rows += other.num_rows;
+        self.weight += other.weight;
+        self.log_likelihood += other.log_likelihood;
+        self.possible_weight += other.possible_weight;
+        self.impossible_rows += other.impossible_rows;
+        self.rescued_rows += other.rescued_rows;
+    }
+}
+
+/// How much of the old parameters an EM update keeps: retain[r] = scale·(rows[r] + offset).
+#[derive(Clone, Copy, Debug)]
+pub struct Retain {
+    /// A mass per param row: top-down probabilities, row masses of flows, a running mass.
+    pub rows: RowsId,
+    /// Usually (1−α)/α.
+    pub scale: f64,
+    /// Zero, except for PyJuice's absolute smoothing of mini-batch EM.
+    pub offset: f64,
+}
+
+/// θ' = normalise(retain[row]·θ + gain·F), smoothed; every EM rule is this one. A row without mass keeps its θ.
+#[derive(Clone, Copy, Debug)]
+pub struct EmUpdate {
+    /// `None` retains nothing.
+    pub retain: Option<Retain>,
+    /// F.
+    pub flows: FlowsId,
+    /// Scales F: 1/weight of an epoch, or the bias correction of momentum.
+    pub gain: f64,
+    /// What keeps rows away from zero.
+    pub smoothing: Smoothing,
+}
+
+/// One step of Adam on φ = log θ.
+#[derive(Clone, Copy, Debug)]
+pub struct AdamStep {
+    /// Learning rate.
+    pub rate: f64,
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub epsilon: f64,
+    /// This step's number, from 1: moments are corrected for having started at zero.
+    pub step: u64,
+}
+
+/// A circuit on a device.
+pub trait Backend: Send {
+    /// The circuit.
+    fn circuit(&self) -> &Arc<Circuit>;
+
+    /// A copy of the parameters.
+    fn params(&self) -> Result<Params>;
+
+    /// Replaces the parameters.
+    fn set_params(&mut self, params: &Params) -> Result<()>;
+
+    /// log p(x) of every row, in nats; −∞ where it is impossible. Missing cells are marginalised exactly.
+    fn log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>>;
+
+    /// into += gain · Σ over rows of weight·∂log p̃(x)/∂φ: the E-step. The mean is a gain of 1/weight.
+    fn add_flows(&mut self, batch: &Batch, gain: f64, into: FlowsId) -> Result<BatchReport>;
+
+    /// into = TD of every param row, summed over the nodes that share it: the flow of a row with everything missing.
+    fn top_down(&mut self, into: RowsId) -> Result<()>;
+
+    /// into = gain · Σ over each row of the flows.
+    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()>;
+
+    /// The M-step of every EM optimizer.
+    fn em_update(&mut self, update: &EmUpdate) -> Result<()>;
+
+    /// flows = gain·flows − TD·θ: the gradient of the mean log-likelihood on φ at a normalised circuit.
+    /// Refused for circuits with inputs whose parameters are not logarithms of weights.
+    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()>;
+
+    /// Moves θ by one Adam step and leaves it unnormalised.
+    fn adam_update(&mut self, gradient: FlowsId, first: FlowsId, second: FlowsId, step: &AdamStep) -> Result<()>;
+
+    /// θ ← θ·exp(rate·gradient), left unnormalised.
+    fn ascend(&mut self, gradient: FlowsId, rate: f64) -> Result<()>;
+
+    /// Makes every row sum to one: without ties the distribution stays the same, with ties it is projected.
+    fn renormalize(&mut self) -> Result<()>;
+
+    /// A new flow buffer of zeros.
+    fn new_flows(&mut self, precision: FlowPrecision) -> Result<FlowsId>;
+
+    /// A new row buffer of zeros.
+    fn new_rows(&mut self) -> Result<RowsId>;
+
+    /// flows *= factor; a factor of 0 clears whatever was there.
+    fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()>;
+
+    /// into += gain · flows.
+    fn add_scaled(&mut self, flows: FlowsId, gain: f64, into: FlowsId) -> Result<()>;
+
+    /// into = keep·into + gain·rows.
+    fn blend_rows(&mut self, into: RowsId, keep: f64, rows: RowsId, gain: f64) -> Result<()>;
+
+    /// The flows, for reading by block and row.
+    fn flows(&self, flows: FlowsId) -> Result<Flows>;
+
+    /// One number per param row, in the order of the layout.
+    fn rows(&self, rows: RowsId) -> Result<Vec<f64>>;
+
+    /// The buffer's bits.
+    fn save_flows(&self, flows: FlowsId) -> Result<Tensor>;
+
+    /// Puts saved bits back.
+    fn load_flows(&mut self, flows: FlowsId, saved: &Tensor) -> Result<()>;
+
+    /// The buffer's bits.
+    fn save_rows(&self, rows: RowsId) -> Result<Tensor>;
+
+    /// Puts saved bits back.
+    fn load_rows(&mut self, rows: RowsId, saved: &Tensor) -> Result<()>;
+}

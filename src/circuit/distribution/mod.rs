@@ -1,0 +1,115 @@
+//! Input distributions: what a leaf of a circuit can be.
+//!
+//! To add one, write a file beside this and add it to [`from_json`]: nothing else in the crate knows which there
+//! are. A distribution states its sufficient statistics, its M-step, its expected statistics under itself (what a
+//! missing value and the top-down term of anemone add), and its sampling; optimizers and backends need no more.
+//! Categorical tables have a fast path in the backends, announced by [`Distribution::is_table`].
+
+mod categorical;
+mod discrete_logistic;
+mod gaussian;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+pub use categorical::Categorical;
+pub(crate) use categorical::initialize_simplex;
+pub use discrete_logistic::DiscreteLogistic;
+pub use gaussian::Gaussian;
+
+use super::Smoothing;
+use crate::error::{Error, Result};
+use crate::rng::Rng;
+
+/// A family of univariate distributions. One unit's parameters and statistics are short slices.
+pub trait Distribution: Debug + Send + Sync {
+    /// The name in a circuit file.
+    fn name(&self) -> &'static str;
+
+    /// The options in a circuit file, enough for [`from_json`] to make it again.
+    fn options(&self) -> Map<String, Value>;
+
+    /// Parameters of one unit.
+    fn num_params(&self) -> usize;
+
+    /// Sufficient statistics of one unit.
+    fn num_stats(&self) -> usize;
+
+    /// `Some(n)` if values are categories `0..n`, `None` if they are real numbers.
+    fn num_cats(&self) -> Option<u32>;
+
+    /// Whether the parameters *are* the probabilities of the categories and the statistics their flows.
+    fn is_table(&self) -> bool {
+        false
+    }
+
+    /// Why these are no parameters of a unit, if they are not.
+    fn check_params(&self, params: &[f32]) -> std::result::Result<(), String>;
+
+    /// log p(value) of one unit.
+    fn log_prob(&self, params: &[f32], value: f64) -> f64;
+
+    /// Adds `flow` times the sufficient statistics of `value`.
+    fn add_stats(&self, value: f64, flow: f64, stats: &mut [f64]);
+
+    /// Adds `flow` times the statistics that the unit itself expects.
+    fn add_expected_stats(&self, params: &[f32], flow: f64, stats: &mut [f64]);
+
+    /// The flow that statistics stand for.
+    fn mass(&self, stats: &[f64]) -> f64;
+
+    /// The M-step: the parameters under which `stats`, of positive mass, are most likely.
+    fn maximize(&self, stats: &[f64], smoothing: Smoothing, params: &mut [f32]);
+
+    /// Random parameters to start from; a larger `perturbation` spreads units further apart.
+    fn initialize(&self, rng: &mut Rng, perturbation: f64, params: &mut [f32]);
+
+    /// Draws a value.
+    fn sample(&self, params: &[f32], rng: &mut Rng) -> f64;
+}
+
+/// The distribution that a circuit file names.
+pub fn from_json(name: &str, options: &Map<String, Value>) -> Result<Arc<dyn Distribution>> {
+    match name {
+        "categorical" => Ok(Categorical::new(option_u32(options, "cats")?)?),
+        "gaussian" => Ok(Gaussian::new(option_f64(options, "min_sigma", 0.01)?, option_f64(options, "origin", 0.0)?)?),
+        "discrete_logistic" => Ok(DiscreteLogistic::new(
+            option_u32(options, "cats")?,
+            (option_f64(options, "low", -1.0)?, option_f64(options, "high", 1.0)?),
+            option_f64(options, "min_std", 0.01)?,
+        )?),
+        _ => Err(Error::format(format!(
+            "distribution `{name}` is unknown; there are categorical, gaussian and discrete_logistic"
+        ))),
+    }
+}
+
+fn option_f64(options: &Map<String, Value>, key: &str, default: f64) -> Result<f64> {
+    match options.get(key) {
+        None => Ok(default),
+        Some(value) => value.as_f64().ok_or_else(|| Error::format(format!("`{key}` must be a number"))),
+    }
+}
+
+fn option_u32(options: &Map<String, Value>, key: &str) -> Result<u32> {
+    let number = options.get(key).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
+    number.ok_or_else(|| Error::format(format!("`{key}` must be given as a whole number")))
+}
+
+/// The M-step that all location–scale families share: statistics (Σf·x, Σf·x², Σf) give mean and standard deviation.
+fn mean_and_std(stats: &[f64], min_std: f64) -> (f64, f64) {
+    let mean = stats[0] / stats[2];
+    let variance = stats[1] / stats[2] - mean * mean;
+    // Not `max` on the variance alone: rounding can leave it negative, and NaN must not pass.
+    let std = if variance > min_std * min_std { variance.sqrt() } else { min_std };
+    (mean, std)
+}
+
+/// Adds `flow` times the moments (x, x², 1).
+fn add_moments(stats: &mut [f64], first: f64, second: f64, flow: f64) {
+    stats[0] += flow * first;
+    stats[1] += flow * second;
+    stats[2] += flow;
+}

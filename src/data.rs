@@ -1,0 +1,254 @@
+//! Batches of rows: the only words that the data side and the model side share.
+//!
+//! A [`Batch`] is a table, one [`Column`] per variable, in the type the data came in (a token stays a `u16`, a SNP a
+//! `u8`). Any cell may be missing: the circuit marginalises it exactly. Rows may carry weights (soft counts).
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+
+/// The values of one variable over the rows of a batch, as narrow as they came.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Column {
+    /// Categories below 256, or small integers.
+    U8(Vec<u8>),
+    /// Categories below 65,536: GPT-2 tokens.
+    U16(Vec<u16>),
+    /// Any category.
+    U32(Vec<u32>),
+    /// Real numbers.
+    F32(Vec<f32>),
+}
+
+/// An element type that a [`Column`] can hold.
+pub trait Element: Copy {
+    /// Wraps values of this type.
+    fn column(values: Vec<Self>) -> Column
+    where
+        Self: Sized;
+}
+
+macro_rules! element {
+    ($($type:ty => $variant:ident),*) => {$(
+        impl Element for $type {
+            fn column(values: Vec<Self>) -> Column {
+                Column::$variant(values)
+            }
+        }
+    )*};
+}
+element!(u8 => U8, u16 => U16, u32 => U32, f32 => F32);
+
+/// Does the same to whatever a column holds.
+macro_rules! with_values {
+    ($column:expr, $values:ident => $body:expr) => {
+        match $column {
+            Column::U8($values) => $body,
+            Column::U16($values) => $body,
+            Column::U32($values) => $body,
+            Column::F32($values) => $body,
+        }
+    };
+}
+
+impl Column {
+    /// How many rows it has.
+    pub fn len(&self) -> usize {
+        with_values!(self, values => values.len())
+    }
+
+    /// Whether it has no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value as a category id; `None` where the column holds real numbers.
+    pub fn category(&self, row: usize) -> Option<u32> {
+        match self {
+            Self::U8(values) => Some(u32::from(values[row])),
+            Self::U16(values) => Some(u32::from(values[row])),
+            Self::U32(values) => Some(values[row]),
+            Self::F32(_) => None,
+        }
+    }
+
+    /// The value as a real number; every integer column fits.
+    pub fn real(&self, row: usize) -> f64 {
+        with_values!(self, values => f64::from(values[row]))
+    }
+
+    /// The first row whose category is not below `cats`, if the column holds integers.
+    pub(crate) fn first_outside(&self, cats: u32, missing: Option<&[bool]>) -> Option<(usize, u32)> {
+        let is_missing = |row: usize| missing.is_some_and(|m| m[row]);
+        let find = |mut values: Box<dyn Iterator<Item = u32> + '_>| {
+            let mut row = 0;
+            values.find_map(|v| {
+                row += 1;
+                (v >= cats && !is_missing(row - 1)).then_some((row - 1, v))
+            })
+        };
+        match self {
+            Self::U8(values) if cats < 256 => find(Box::new(values.iter().map(|&v| u32::from(v)))),
+            Self::U16(values) if cats < 65_536 => find(Box::new(values.iter().map(|&v| u32::from(v)))),
+            Self::U32(values) => find(Box::new(values.iter().copied())),
+            _ => None, // the type itself cannot exceed `cats`
+        }
+    }
+
+    fn slice(&self, rows: Range<usize>) -> Self {
+        with_values!(self, values => Element::column(values[rows].to_vec()))
+    }
+}
+
+/// Rows on their way into a circuit: one column per variable, perhaps with missing cells and weights.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    num_rows: usize,
+    columns: Vec<Column>,
+    /// Per variable, which rows are missing; `None` where none is.
+    missing: Vec<Option<Box<[bool]>>>,
+    /// How much each row counts; `None` is 1 for all.
+    weights: Option<Vec<f32>>,
+}
+
+impl Batch {
+    /// A batch of columns of equal length.
+    pub fn from_columns(columns: Vec<Column>) -> Result<Self> {
+        let num_rows = columns.first().map_or(0, Column::len);
+        if let Some(var) = columns.iter().position(|c| c.len() != num_rows) {
+            return Err(Error::data(format!(
+                "variable {var} has {} rows where variable 0 has {num_rows}: every column needs the same number",
+                columns[var].len()
+            )));
+        }
+        let missing = vec![None; columns.len()];
+        Ok(Self { num_rows, columns, missing, weights: None })
+    }
+
+    /// A batch from rows laid one after the other, `[rows × num_vars]`.
+    pub fn from_rows<T: Element>(values: &[T], num_vars: usize) -> Result<Self> {
+        if num_vars == 0 || !values.len().is_multiple_of(num_vars) {
+            return Err(Error::data(format!("{} values do not make whole rows of {num_vars} variables", values.len())));
+        }
+        let columns =
+            (0..num_vars).map(|var| T::column(values.iter().skip(var).step_by(num_vars).copied().collect())).collect();
+        let mut batch = Self::from_columns(columns)?;
+        batch.num_rows = values.len() / num_vars;
+        Ok(batch)
+    }
+
+    /// Marks the cells for which `is_missing(row, var)` holds; what they contain no longer matters.
+    pub fn with_missing(mut self, is_missing: impl Fn(usize, usize) -> bool) -> Self {
+        for (var, slot) in self.missing.iter_mut().enumerate() {
+            let mask: Box<[bool]> = (0..self.num_rows).map(|row| is_missing(row, var)).collect();
+            *slot = mask.contains(&true).then_some(mask);
+        }
+        self
+    }
+
+    /// Makes row `r` count `weights[r]` times.
+    pub fn with_weights(mut self, weights: Vec<f32>) -> Result<Self> {
+        if weights.len() != self.num_rows {
+            return Err(Error::data(format!("{} weights for {} rows", weights.len(), self.num_rows)));
+        }
+        if let Some(row) = weights.iter().position(|w| !(w.is_finite() && *w >= 0.0)) {
+            return Err(Error::data(format!(
+                "row {row}: weight {} must be finite and not negative; leave a row out with weight 0",
+                weights[row]
+            )));
+        }
+        self.weights = Some(weights);
+        Ok(self)
+    }
+
+    /// How many rows.
+    pub fn num_rows(&self) -> usize {
+        self.num_rows
+    }
+
+    /// How many variables.
+    pub fn num_vars(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// The values of variable `var`.
+    pub fn column(&self, var: usize) -> &Column {
+        &self.columns[var]
+    }
+
+    /// Which rows of variable `var` are missing, if any is.
+    pub fn missing(&self, var: usize) -> Option<&[bool]> {
+        self.missing[var].as_deref()
+    }
+
+    /// Whether the cell is missing.
+    pub fn is_missing(&self, row: usize, var: usize) -> bool {
+        self.missing(var).is_some_and(|mask| mask[row])
+    }
+
+    /// How much row `row` counts.
+    pub fn weight(&self, row: usize) -> f32 {
+        self.weights.as_ref().map_or(1.0, |w| w[row])
+    }
+
+    /// The sum of the rows' weights: what a mean over this batch divides by.
+    pub fn total_weight(&self) -> f64 {
+        self.weights.as_ref().map_or(self.num_rows as f64, |w| w.iter().map(|&x| f64::from(x)).sum())
+    }
+
+    /// A copy of some rows, with their missing cells and weights.
+    pub fn slice(&self, rows: Range<usize>) -> Self {
+        let missing = self.missing.iter().map(|mask| {
+            let part: Box<[bool]> = mask.as_ref()?[rows.clone()].into();
+            part.contains(&true).then_some(part)
+        });
+        Self {
+            num_rows: rows.len(),
+            missing: missing.collect(),
+            columns: self.columns.iter().map(|c| c.slice(rows.clone())).collect(),
+            weights: self.weights.as_ref().map(|w| w[rows].to_vec()),
+        }
+    }
+
+    /// The batch cut into consecutive pieces of at most `rows` rows.
+    pub fn chunks(&self, rows: usize) -> impl Iterator<Item = Self> + '_ {
+        let step = rows.max(1);
+        (0..self.num_rows).step_by(step).map(move |start| self.slice(start..(start + step).min(self.num_rows)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn rows_become_columns_and_slices_keep_masks_and_weights() {
+        let batch = Batch::from_rows(&[1u8, 2, 3, 4, 5, 6], 2).unwrap();
+        assert_eq!(batch.column(1), &Column::U8(vec![2, 4, 6]));
+        let batch = batch.with_missing(|row, var| row == 2 && var == 0).with_weights(vec![1.0, 2.0, 0.5]).unwrap();
+        let tail = batch.slice(1..3);
+        assert!(tail.is_missing(1, 0) && !tail.is_missing(0, 0) && tail.missing(1).is_none());
+        assert_eq!(tail.total_weight(), 2.5);
+        assert_eq!(batch.chunks(2).map(|b| b.num_rows()).collect::<Vec<_>>(), [2, 1]);
+    }
+
+    #[test]
+    fn ragged_columns_and_bad_weights_are_refused() {
+        let ragged = Batch::from_columns(vec![Column::U8(vec![1]), Column::U8(vec![1, 2])]);
+        assert_eq!(ragged.unwrap_err().kind(), ErrorKind::Data);
+        assert!(Batch::from_rows(&[1u8, 2, 3], 2).is_err());
+        let batch = Batch::from_rows(&[1u8, 2], 1).unwrap();
+        assert!(batch.clone().with_weights(vec![1.0]).is_err());
+        assert!(batch.clone().with_weights(vec![1.0, f32::NAN]).is_err());
+        assert!(batch.with_weights(vec![1.0, -1.0]).is_err());
+    }
+
+    #[test]
+    fn a_category_outside_is_found_unless_it_is_missing() {
+        let column = Column::U16(vec![3, 9, 4, 11]);
+        assert_eq!(column.first_outside(9, None), Some((1, 9)));
+        assert_eq!(column.first_outside(9, Some(&[false, true, false, false])), Some((3, 11)));
+        assert_eq!(column.first_outside(12, None), None);
+    }
+}

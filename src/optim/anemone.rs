@@ -1,0 +1,69 @@
+//! Anemone: θ' ∝ (1−α)·TD(n)·θ + α·F(n,c), with momentum flows (Liu, Shao and Van den Broeck).
+//!
+//! It retains of each row as much as the *model* uses it, TD(n), where mini-batch EM retains as much as the *batch*
+//! used it. A node that the batch says nothing about therefore stays where it is. See docs/MATH.md, "Anemone".
+
+use serde::{Deserialize, Serialize};
+
+use super::window::{FlowWindow, Window};
+use super::windowed::{Rule, Windowed};
+use super::{Optimizer, Schedule, check_smoothing};
+use crate::backend::{Backend, EmUpdate, Retain, RowsId};
+use crate::circuit::Smoothing;
+use crate::error::Result;
+
+/// Options of anemone. The defaults are the paper's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AnemoneSpec {
+    /// α = η/(1+η), in (0, 1].
+    pub step: Schedule,
+    /// β of the momentum flows; 0 is none.
+    pub momentum: f64,
+    /// Batches whose flows are averaged for one update.
+    pub batches_per_update: u64,
+    /// What keeps rows away from zero.
+    pub smoothing: Smoothing,
+}
+
+impl Default for AnemoneSpec {
+    fn default() -> Self {
+        Self {
+            step: Schedule::Constant { step: 0.4 },
+            momentum: 0.9,
+            batches_per_update: 1,
+            smoothing: Smoothing::default(),
+        }
+    }
+}
+
+impl AnemoneSpec {
+    /// Checks the options and allocates momentum flows and top-down probabilities.
+    pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
+        self.step.check(1.0)?;
+        check_smoothing(self.smoothing)?;
+        let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
+        let rule = Anemone { smoothing: self.smoothing, top_down: backend.new_rows()? };
+        Ok(Box::new(Windowed { rule, step: self.step, window }))
+    }
+}
+
+struct Anemone {
+    smoothing: Smoothing,
+    top_down: RowsId,
+}
+
+impl Rule for Anemone {
+    const NAME: &'static str = "anemone";
+
+    fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
+        let Window { flows, gain, .. } = window;
+        backend.top_down(self.top_down)?;
+        backend.em_update(&EmUpdate {
+            retain: Some(Retain { rows: self.top_down, scale: (1.0 - alpha) / alpha, offset: 0.0 }),
+            flows,
+            gain,
+            smoothing: self.smoothing.scaled(1.0 / alpha), // PyJuice adds ε to α·F + (1−α)·TD·θ; this is 1/α of that
+        })
+    }
+}

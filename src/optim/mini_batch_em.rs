@@ -1,0 +1,73 @@
+//! Mini-batch EM (Peharz et al. 2020): θ' = (1−α)·θ + α·F/ΣF.
+//!
+//! Every row moves by the same fraction α, however little the batch says about it; that is what anemone mends.
+
+use serde::{Deserialize, Serialize};
+
+use super::window::{FlowWindow, Window};
+use super::windowed::{Rule, Windowed};
+use super::{Optimizer, Schedule, check_smoothing};
+use crate::backend::{Backend, EmUpdate, Retain, RowsId};
+use crate::circuit::Smoothing;
+use crate::error::Result;
+
+/// Options of mini-batch EM.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MiniBatchEmSpec {
+    /// α, in (0, 1].
+    pub step: Schedule,
+    /// β of the momentum flows; 0 is none.
+    pub momentum: f64,
+    /// Batches whose flows are averaged for one update.
+    pub batches_per_update: u64,
+    /// What keeps rows away from zero. The absolute rule counts ε in flows per sample.
+    pub smoothing: Smoothing,
+}
+
+impl Default for MiniBatchEmSpec {
+    fn default() -> Self {
+        Self {
+            step: Schedule::Constant { step: 0.1 },
+            momentum: 0.0,
+            batches_per_update: 1,
+            smoothing: Smoothing::default(),
+        }
+    }
+}
+
+impl MiniBatchEmSpec {
+    /// Checks the options and allocates flows and their row masses.
+    pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
+        self.step.check(1.0)?;
+        check_smoothing(self.smoothing)?;
+        let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
+        let rule = MiniBatchEm { smoothing: self.smoothing, masses: backend.new_rows()? };
+        Ok(Box::new(Windowed { rule, step: self.step, window }))
+    }
+}
+
+struct MiniBatchEm {
+    smoothing: Smoothing,
+    masses: RowsId,
+}
+
+impl Rule for MiniBatchEm {
+    const NAME: &'static str = "mini_batch_em";
+
+    fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
+        let Window { flows, gain, .. } = window;
+        backend.row_masses(flows, gain, self.masses)?;
+        // With ε: (1−α)·θ + α·(F + ε/c)/(ΣF + ε) is normalise((1−α)/α·(ΣF + ε)·θ + F + ε/c).
+        let offset = match self.smoothing {
+            Smoothing::Absolute(epsilon) => epsilon,
+            Smoothing::Relative(_) => 0.0,
+        };
+        backend.em_update(&EmUpdate {
+            retain: Some(Retain { rows: self.masses, scale: (1.0 - alpha) / alpha, offset }),
+            flows,
+            gain,
+            smoothing: self.smoothing,
+        })
+    }
+}

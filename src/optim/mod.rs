@@ -1,0 +1,117 @@
+//! Optimizers: short programs for a [`Backend`].
+//!
+//! The EM rules differ only in what they retain of the old parameters and in when they update; each has a file that
+//! says just that. [`OptimizerSpec`] is what a user writes, [`Optimizer`] what runs.
+
+mod adam;
+mod anemone;
+mod full_batch_em;
+mod mini_batch_em;
+mod schedule;
+mod sgd;
+mod state;
+mod stepwise_em;
+mod window;
+mod windowed;
+
+use serde::{Deserialize, Serialize};
+
+pub use adam::AdamSpec;
+pub use anemone::AnemoneSpec;
+pub use full_batch_em::FullBatchEmSpec;
+pub use mini_batch_em::MiniBatchEmSpec;
+pub use schedule::Schedule;
+pub use sgd::SgdSpec;
+pub use state::OptimizerState;
+pub use stepwise_em::StepwiseEmSpec;
+
+use crate::backend::{Backend, BatchReport};
+use crate::circuit::{Circuit, ParamKind, Smoothing};
+use crate::data::Batch;
+use crate::error::{Error, Result};
+
+/// Learns from a stream of batches.
+pub trait Optimizer: Send {
+    /// The name in specs and reports.
+    fn name(&self) -> &'static str;
+
+    /// Takes in one batch, and updates the parameters if it is time to.
+    fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<StepReport>;
+
+    /// Says that the epoch is over. Full-batch EM updates here; the others use up a last, incomplete group of
+    /// batches. Whether the parameters moved.
+    fn end_epoch(&mut self, backend: &mut dyn Backend) -> Result<bool>;
+
+    /// Everything needed to go on to the same bits, besides the parameters.
+    fn save(&self, backend: &dyn Backend) -> Result<OptimizerState>;
+
+    /// Puts saved state back.
+    fn load(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()>;
+}
+
+/// What one batch brought.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepReport {
+    /// The batch under the parameters before the update: test, then train.
+    pub batch: BatchReport,
+    /// The step size, if the parameters moved.
+    pub step: Option<f64>,
+}
+
+/// Which optimizer, with its options.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "optimizer", rename_all = "snake_case", deny_unknown_fields)]
+pub enum OptimizerSpec {
+    /// The paper's mini-batch EM.
+    Anemone(AnemoneSpec),
+    /// One EM step an epoch.
+    FullBatchEm(FullBatchEmSpec),
+    /// Peharz et al. 2020.
+    MiniBatchEm(MiniBatchEmSpec),
+    /// Cappé and Moulines 2009.
+    StepwiseEm(StepwiseEmSpec),
+    /// Kingma and Ba 2015, with global renormalisation.
+    Adam(AdamSpec),
+    /// Stochastic gradient ascent, with global renormalisation.
+    Sgd(SgdSpec),
+}
+
+impl OptimizerSpec {
+    /// Checks the options and allocates what the optimizer needs on the device.
+    pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
+        match self {
+            Self::Anemone(spec) => spec.build(backend),
+            Self::FullBatchEm(spec) => spec.build(backend),
+            Self::MiniBatchEm(spec) => spec.build(backend),
+            Self::StepwiseEm(spec) => spec.build(backend),
+            Self::Adam(spec) => spec.build(backend),
+            Self::Sgd(spec) => spec.build(backend),
+        }
+    }
+}
+
+/// Refuses an option outside its range.
+fn check_option(holds: bool, name: &str, value: f64, must: &str) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::option(format!("{name} = {value}: must be {must}"))) }
+}
+
+/// Refuses a smoothing that is not one.
+fn check_smoothing(smoothing: Smoothing) -> Result<()> {
+    let epsilon = smoothing.epsilon();
+    check_option(epsilon >= 0.0 && epsilon.is_finite(), "smoothing", epsilon, "a number, 0 or more")
+}
+
+/// Refuses a circuit with inputs that have no log-weights to move along a gradient.
+fn require_weights_only(circuit: &Circuit, optimizer: &str) -> Result<()> {
+    for (id, block) in circuit.params().iter().enumerate() {
+        if let ParamKind::Input(distribution) = &block.kind
+            && !distribution.is_table()
+        {
+            return Err(Error::unsupported(format!(
+                "{optimizer} moves log-weights and parameter block {id} is {}; train this circuit with an EM rule",
+                distribution.name()
+            )));
+        }
+    }
+    Ok(())
+}

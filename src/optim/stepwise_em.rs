@@ -1,0 +1,74 @@
+//! Stepwise EM (Cappé and Moulines 2009): S = (1−α)·s·θ + α·F, s' = ΣS, θ' = S/s'.
+//!
+//! It retains of each row as much as the data has used it so far, the running mass s, where anemone asks the model
+//! itself (TD). Monarch circuits are trained this way in their paper.
+
+use serde::{Deserialize, Serialize};
+
+use super::window::{FlowWindow, Window};
+use super::windowed::{Buffer, Rule, Windowed};
+use super::{Optimizer, Schedule, check_smoothing};
+use crate::backend::{Backend, EmUpdate, Retain, RowsId};
+use crate::circuit::Smoothing;
+use crate::error::Result;
+
+/// Options of stepwise EM.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StepwiseEmSpec {
+    /// α, in (0, 1]. The first update takes the batch whole, whatever its α: there is no mass yet to retain.
+    pub step: Schedule,
+    /// Batches whose flows are averaged for one update.
+    pub batches_per_update: u64,
+    /// What keeps rows away from zero.
+    pub smoothing: Smoothing,
+}
+
+impl Default for StepwiseEmSpec {
+    fn default() -> Self {
+        Self {
+            step: Schedule::Power { from: 1.0, kappa: 0.7, delay: 1.0 },
+            batches_per_update: 1,
+            smoothing: Smoothing::default(),
+        }
+    }
+}
+
+impl StepwiseEmSpec {
+    /// Checks the options and allocates flows and running masses.
+    pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
+        self.step.check(1.0)?;
+        check_smoothing(self.smoothing)?;
+        let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
+        let rule =
+            StepwiseEm { smoothing: self.smoothing, running_masses: backend.new_rows()?, masses: backend.new_rows()? };
+        Ok(Box::new(Windowed { rule, step: self.step, window }))
+    }
+}
+
+struct StepwiseEm {
+    smoothing: Smoothing,
+    /// s: the average mass of each row so far.
+    running_masses: RowsId,
+    masses: RowsId,
+}
+
+impl Rule for StepwiseEm {
+    const NAME: &'static str = "stepwise_em";
+
+    fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
+        let Window { flows, gain, .. } = window;
+        backend.em_update(&EmUpdate {
+            retain: Some(Retain { rows: self.running_masses, scale: (1.0 - alpha) / alpha, offset: 0.0 }),
+            flows,
+            gain,
+            smoothing: self.smoothing.scaled(1.0 / alpha),
+        })?;
+        backend.row_masses(flows, gain, self.masses)?;
+        backend.blend_rows(self.running_masses, 1.0 - alpha, self.masses, alpha) // s ← (1−α)·s + α·ΣF
+    }
+
+    fn buffers(&self) -> Vec<(&'static str, Buffer)> {
+        vec![("running_masses", Buffer::Rows(self.running_masses))]
+    }
+}

@@ -1,0 +1,125 @@
+//! The mean flows an update is made from: of one batch or of several, with or without momentum.
+//!
+//! Flows are means *per sample* before they meet the momentum, so a short last batch weighs as much as any other.
+
+use super::check_option;
+use super::state::OptimizerState;
+use crate::backend::{Backend, BatchReport, FlowPrecision, FlowsId};
+use crate::data::Batch;
+use crate::error::{Error, Result};
+
+/// A complete window: the mean flows are `gain` times what `flows` holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub flows: FlowsId,
+    /// Corrects momentum for its start at zero.
+    pub gain: f64,
+    /// Updates made before this one.
+    pub updates: u64,
+}
+
+/// Gathers the flows of the next update.
+#[derive(Debug)]
+pub(super) struct FlowWindow {
+    /// Mean flows per sample, or with momentum their moving average Fm, not yet corrected for its start at zero.
+    flows: FlowsId,
+    /// Flows summed since the last update; only where several batches make one update, because their mean cannot be
+    /// known before the last of them.
+    pending: Option<FlowsId>,
+    pending_weight: f64,
+    pending_batches: u64,
+    batches_per_update: u64,
+    /// β: 0 is no momentum.
+    momentum: f64,
+    /// T: how many windows the moving average holds.
+    updates: u64,
+}
+
+impl FlowWindow {
+    pub fn new(backend: &mut dyn Backend, momentum: f64, batches_per_update: u64) -> Result<Self> {
+        check_option((0.0..1.0).contains(&momentum), "momentum", momentum, "in [0, 1)")?;
+        check_option(batches_per_update > 0, "batches_per_update", batches_per_update as f64, "at least 1")?;
+        let flows = backend.new_flows(FlowPrecision::Single)?;
+        let pending = match batches_per_update {
+            1 => None,
+            _ => Some(backend.new_flows(FlowPrecision::Single)?),
+        };
+        Ok(Self { flows, pending, pending_weight: 0.0, pending_batches: 0, batches_per_update, momentum, updates: 0 })
+    }
+
+    /// Takes in a batch. Whether it completes a window, and an update is due.
+    pub fn add(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<(BatchReport, bool)> {
+        backend.circuit().check_batch(batch)?; // before anything is scaled: a refused batch leaves no trace
+        let weight = batch.total_weight();
+        let Some(pending) = self.pending else {
+            if weight == 0.0 {
+                return Ok((BatchReport { num_rows: batch.num_rows(), ..BatchReport::default() }, false));
+            }
+            backend.scale(self.flows, self.momentum)?; // Fm ← β·Fm
+            let report = backend.add_flows(batch, (1.0 - self.momentum) / weight, self.flows)?; // + (1−β)·F
+            return Ok((report, true));
+        };
+        if self.pending_batches == 0 {
+            backend.scale(pending, 0.0)?;
+        }
+        let report = backend.add_flows(batch, 1.0, pending)?;
+        self.pending_weight += weight;
+        self.pending_batches += 1;
+        let complete = self.pending_batches >= self.batches_per_update && self.close(backend)?;
+        Ok((report, complete))
+    }
+
+    /// Closes an incomplete window. Whether there was one, and an update is due.
+    pub fn close(&mut self, backend: &mut dyn Backend) -> Result<bool> {
+        let Some(pending) = self.pending.filter(|_| self.pending_weight > 0.0) else {
+            return Ok(false);
+        };
+        backend.scale(self.flows, self.momentum)?;
+        backend.add_scaled(pending, (1.0 - self.momentum) / self.pending_weight, self.flows)?;
+        (self.pending_weight, self.pending_batches) = (0.0, 0);
+        Ok(true)
+    }
+
+    /// What an update is made from.
+    pub fn read(&self) -> Window {
+        let gain = 1.0 / (1.0 - self.momentum.powf(self.updates as f64 + 1.0)); // 1/(1−β^(T+1))
+        Window { flows: self.flows, gain, updates: self.updates }
+    }
+
+    /// Notes that the update is made.
+    pub fn updated(&mut self) {
+        self.updates += 1;
+    }
+
+    pub fn save(&self, backend: &dyn Backend, state: &mut OptimizerState) -> Result<()> {
+        state.counters.insert("updates".into(), self.updates);
+        state.counters.insert("pending_batches".into(), self.pending_batches);
+        state.numbers.insert("pending_weight".into(), self.pending_weight);
+        if self.momentum > 0.0 {
+            state.buffers.insert("momentum_flows".into(), backend.save_flows(self.flows)?);
+        }
+        if let Some(pending) = self.pending.filter(|_| self.pending_batches > 0) {
+            state.buffers.insert("pending_flows".into(), backend.save_flows(pending)?);
+        }
+        Ok(())
+    }
+
+    pub fn load(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()> {
+        let (updates, batches) = (state.counter("updates")?, state.counter("pending_batches")?);
+        let weight = state.number("pending_weight")?;
+        if self.momentum > 0.0 {
+            backend.load_flows(self.flows, state.buffer("momentum_flows")?)?;
+        }
+        if batches > 0 {
+            let saved = state.buffer("pending_flows")?;
+            let Some(pending) = self.pending else {
+                return Err(Error::state(
+                    "the saved state has batches waiting for an update; load it with the same batches_per_update",
+                ));
+            };
+            backend.load_flows(pending, saved)?;
+        }
+        (self.updates, self.pending_batches, self.pending_weight) = (updates, batches, weight);
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! What every optimizer that updates during an epoch shares: gather a window of flows, apply a rule, count.
+
+use super::state::OptimizerState;
+use super::window::{FlowWindow, Window};
+use super::{Optimizer, Schedule, StepReport};
+use crate::backend::{Backend, FlowsId, RowsId};
+use crate::data::Batch;
+use crate::error::Result;
+
+/// What an optimizer does with the flows of a window; all else is [`Windowed`].
+pub(super) trait Rule: Send {
+    /// The optimizer's name.
+    const NAME: &'static str;
+
+    /// Moves the parameters by a step of size `step`. Rules without momentum may overwrite the window's flows.
+    fn update(&mut self, backend: &mut dyn Backend, window: Window, step: f64) -> Result<()>;
+
+    /// Buffers that the next update depends on, by name.
+    fn buffers(&self) -> Vec<(&'static str, Buffer)> {
+        Vec::new()
+    }
+}
+
+/// A handle of either shape.
+pub(super) enum Buffer {
+    Flows(FlowsId),
+    Rows(RowsId),
+}
+
+/// A rule applied once a window.
+pub(super) struct Windowed<R> {
+    pub rule: R,
+    pub step: Schedule,
+    pub window: FlowWindow,
+}
+
+impl<R: Rule> Windowed<R> {
+    fn update(&mut self, backend: &mut dyn Backend) -> Result<f64> {
+        let window = self.window.read();
+        let step = self.step.at(window.updates);
+        self.rule.update(backend, window, step)?;
+        self.window.updated();
+        Ok(step)
+    }
+}
+
+impl<R: Rule> Optimizer for Windowed<R> {
+    fn name(&self) -> &'static str {
+        R::NAME
+    }
+
+    fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<StepReport> {
+        let (batch, due) = self.window.add(backend, batch)?;
+        let step = if due { Some(self.update(backend)?) } else { None };
+        Ok(StepReport { batch, step })
+    }
+
+    fn end_epoch(&mut self, backend: &mut dyn Backend) -> Result<bool> {
+        let due = self.window.close(backend)?;
+        if due {
+            self.update(backend)?;
+        }
+        Ok(due)
+    }
+
+    fn save(&self, backend: &dyn Backend) -> Result<OptimizerState> {
+        let mut state = OptimizerState::new(R::NAME);
+        self.window.save(backend, &mut state)?;
+        for (name, buffer) in self.rule.buffers() {
+            let saved = match buffer {
+                Buffer::Flows(flows) => backend.save_flows(flows)?,
+                Buffer::Rows(rows) => backend.save_rows(rows)?,
+            };
+            state.buffers.insert(name.into(), saved);
+        }
+        Ok(state)
+    }
+
+    fn load(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()> {
+        state.expect(R::NAME)?;
+        for (name, buffer) in self.rule.buffers() {
+            match buffer {
+                Buffer::Flows(flows) => backend.load_flows(flows, state.buffer(name)?)?,
+                Buffer::Rows(rows) => backend.load_rows(rows, state.buffer(name)?)?,
+            }
+        }
+        self.window.load(backend, state)
+    }
+}

@@ -1,0 +1,1 @@
+//! The circuit structures people use.
