@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod circuit;
+pub mod cli;
 pub mod data;
 mod error;
 pub mod optim;

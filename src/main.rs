@@ -1,2 +1,7 @@
-//! x
-fn main() {}
+//! The `anemone` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    anemone::cli::run()
+}

@@ -100,5 +100,5 @@ impl Chunk {
 /// How many rows a chunk has when a micro-batch has `num_rows`: enough chunks to share, rows enough for a matrix
 /// product. A function of the batch alone.
 pub(super) fn chunk_rows(num_rows: usize) -> usize {
-    num_rows.div_ceil(8).next_multiple_of(16).clamp(16, 128)
+    num_rows.div_ceil(4).next_multiple_of(16).clamp(16, 128)
 }

@@ -45,7 +45,7 @@ pub struct CpuOptions {
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { threads: None, memory_budget: 512 << 20 }
+        Self { threads: None, memory_budget: 1 << 30 }
     }
 }
 
