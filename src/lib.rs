@@ -5,6 +5,7 @@ pub mod circuit;
 pub mod data;
 mod error;
 pub mod optim;
+pub mod plan;
 pub mod rng;
 pub mod structure;
 

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::distribution::initialize_simplex;
-use super::{Circuit, Layout, ParamId, ParamKind};
+use super::{BlockLayout, Circuit, Layout, ParamId, ParamKind};
 use crate::error::{Error, Result};
 use crate::rng::Rng;
 
@@ -23,19 +22,19 @@ impl Params {
             return Err(Error::option(format!("perturbation = {perturbation}: must be a number, 0 or more")));
         }
         let mut params = Self::zeros(circuit);
-        let mut row = Vec::new();
         for id in circuit.param_ids() {
             let mut rng = Rng::stream(seed, id.index() as u64);
             let block = circuit.layout().block(id);
-            row.resize(block.values_per_row, 0.0);
-            for unit in 0..block.units() {
-                match &circuit.params()[id.index()].kind {
-                    ParamKind::Sum { .. } => initialize_simplex(&mut rng, perturbation, &mut row),
-                    ParamKind::Input(distribution) => distribution.initialize(&mut rng, perturbation, &mut row),
+            let values = &mut params.values[block.values.clone()];
+            match &circuit.params()[id.index()].kind {
+                ParamKind::Input(distribution) if !distribution.is_table() => {
+                    let mut row = vec![0.0; block.values_per_row];
+                    for unit in 0..block.units() {
+                        distribution.initialize(&mut rng, perturbation, &mut row);
+                        row.iter().enumerate().for_each(|(slot, &v)| values[slot * block.units() + unit] = v);
+                    }
                 }
-                for (position, &value) in block.value_positions(unit).zip(&row) {
-                    params.values[position] = value;
-                }
+                _ => initialize_rows(&mut rng, perturbation, values, block),
             }
         }
         Ok(params)
@@ -66,6 +65,12 @@ impl Params {
         let params = Self { layout: layout.clone(), values };
         params.check(circuit)?;
         Ok(params)
+    }
+
+    /// Parameters that a backend computed.
+    pub(crate) fn trusted(circuit: &Circuit, values: Vec<f32>) -> Self {
+        debug_assert_eq!(values.len(), circuit.layout().num_values());
+        Self { layout: circuit.layout().clone(), values }
     }
 
     fn zeros(circuit: &Circuit) -> Self {
@@ -110,21 +115,41 @@ impl Params {
             return Err(Error::state("the parameters belong to a circuit of another shape"));
         }
         for id in circuit.param_ids() {
-            let kind = &circuit.params()[id.index()].kind;
-            for unit in 0..self.layout.block(id).units() {
-                let row = self.row(id, unit);
-                let verdict = match kind {
-                    ParamKind::Sum { .. } => match row.iter().find(|w| !(w.is_finite() && **w >= 0.0)) {
-                        Some(w) => Err(format!("{w} is not a mixture weight")),
-                        None => Ok(()),
-                    },
-                    ParamKind::Input(distribution) => distribution.check_params(&row),
-                };
-                verdict.map_err(|why| Error::state(format!("parameter block {id}: row {unit}: {why}")))?;
+            let block = self.layout.block(id);
+            let values = &self.values[block.values.clone()];
+            let refuse =
+                |unit: usize, why: String| Err(Error::state(format!("parameter block {id}: row {unit}: {why}")));
+            match &circuit.params()[id.index()].kind {
+                ParamKind::Input(distribution) if !distribution.is_table() => {
+                    for unit in 0..block.units() {
+                        if let Err(why) = distribution.check_params(&self.row(id, unit)) {
+                            return refuse(unit, why);
+                        }
+                    }
+                }
+                // Weights and tables are walked as they lie: row by row would jump through a large table.
+                _ => {
+                    if let Some(at) = values.iter().position(|p| !(p.is_finite() && *p >= 0.0)) {
+                        let unit = if block.unit_fastest { at % block.units() } else { at / block.values_per_row };
+                        return refuse(unit, format!("{} is not a probability", values[at]));
+                    }
+                }
             }
         }
         Ok(())
     }
+}
+
+/// Fills weights or tables, in the order they lie, with exp(−p·U) and normalises each row.
+fn initialize_rows(rng: &mut Rng, perturbation: f64, values: &mut [f32], block: &BlockLayout) {
+    let (units, per_row) = (block.units(), block.values_per_row);
+    let unit_of = |at: usize| if block.unit_fastest { at % units } else { at / per_row };
+    let mut totals = vec![0.0f64; units];
+    for (at, value) in values.iter_mut().enumerate() {
+        *value = (-perturbation * rng.uniform()).exp() as f32;
+        totals[unit_of(at)] += f64::from(*value);
+    }
+    values.iter_mut().enumerate().for_each(|(at, value)| *value = (f64::from(*value) / totals[unit_of(at)]) as f32);
 }
 
 /// Flows, or anything else with one number per sufficient statistic, read back from a backend.

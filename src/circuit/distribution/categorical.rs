@@ -83,19 +83,12 @@ impl Distribution for Categorical {
     }
 
     fn initialize(&self, rng: &mut Rng, perturbation: f64, params: &mut [f32]) {
-        initialize_simplex(rng, perturbation, params);
+        params.iter_mut().for_each(|p| *p = (-perturbation * rng.uniform()).exp() as f32);
+        let total: f64 = params.iter().map(|&p| f64::from(p)).sum();
+        params.iter_mut().for_each(|p| *p = (f64::from(*p) / total) as f32);
     }
 
     fn sample(&self, params: &[f32], rng: &mut Rng) -> f64 {
         rng.weighted(params.iter().map(|&p| f64::from(p))) as f64
-    }
-}
-
-/// A random row of probabilities: θ ∝ exp(−p·U), U uniform on [0, 1). Sum weights start the same way.
-pub(crate) fn initialize_simplex(rng: &mut Rng, perturbation: f64, row: &mut [f32]) {
-    let weights: Vec<f64> = row.iter().map(|_| (-perturbation * rng.uniform()).exp()).collect();
-    let total: f64 = weights.iter().sum();
-    for (p, w) in row.iter_mut().zip(weights) {
-        *p = (w / total) as f32;
     }
 }

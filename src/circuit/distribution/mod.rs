@@ -15,7 +15,6 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 pub use categorical::Categorical;
-pub(crate) use categorical::initialize_simplex;
 pub use discrete_logistic::DiscreteLogistic;
 pub use gaussian::Gaussian;
 

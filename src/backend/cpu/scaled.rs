@@ -1,0 +1,196 @@
+//! Rows in scaled linear space.
+//!
+//! A stored row is a vector of non-negative `f32` times 2^e, with e chosen so that the largest entry lies in [½, 1).
+//! Scaling by powers of two is exact, so scales cost no accuracy. Entries below [`TINY`] times the largest are set to
+//! zero; that is nearly always harmless, but not always: a later product may remove the large entries and leave
+//! only what was dropped. So each row carries a *loss*, an exponent that bounds the absolute error of its entries.
+//! A sum that lifts all its outputs far above the loss forgets it; a row whose loss reaches the root is computed again
+//! in log space (`rescue`).
+
+/// Exponent of a row of zeros.
+pub(super) const ZERO: i64 = -(1 << 40);
+
+/// Loss of a row that has lost nothing. Sums of a few of these and of exponents stay below [`SOME_LOSS`].
+pub(super) const NO_LOSS: i64 = -(1 << 50);
+
+/// Any loss above this is one.
+pub(super) const SOME_LOSS: i64 = -(1 << 49);
+
+/// Loss of a row that is not worth anything: infinite or not a number.
+pub(super) const TOTAL_LOSS: i64 = 1 << 50;
+
+/// Bits below the largest entry at which entries are dropped. Small enough that flow/value cannot overflow `f32`.
+const TINY_BITS: i64 = 100;
+
+/// 2^−TINY_BITS.
+const TINY: f32 = f32::from_bits(((127 - TINY_BITS) as u32) << 23);
+
+/// How many bits an error must stay below a result to be called none: 2^−30 is 1e-9, well inside `f32` rounding.
+pub(super) const SAFE_BITS: i64 = 30;
+
+/// Exponent and loss of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scale {
+    /// The row's entries are times 2^this.
+    pub exponent: i64,
+    /// Errors of the row's entries are below 2^this.
+    pub loss: i64,
+}
+
+impl Scale {
+    /// A row of which nothing is known but that its largest entry may be anything up to 1: a table row, or ones.
+    pub const UNIT: Self = Self { exponent: 0, loss: NO_LOSS };
+
+    /// The scale of a ⊙ b before rescaling: (a+δa)(b+δb) − ab ≤ δa·b + δb·a, with rows bounded by 2^exponent.
+    pub fn times(self, other: Self) -> Self {
+        Self {
+            exponent: (self.exponent + other.exponent).max(ZERO),
+            loss: (self.loss + other.exponent).max(other.loss + self.exponent).max(NO_LOSS),
+        }
+    }
+}
+
+/// The e with x·2^−e in [½, 1), for a normal x.
+fn exponent_of(bits: u32) -> i64 {
+    i64::from(bits >> 23) - 126
+}
+
+/// 2^−shift, for shifts that f32 can express.
+fn power(shift: i64) -> f32 {
+    debug_assert!((-127..=126).contains(&shift));
+    f32::from_bits(((127 - shift) as u32) << 23)
+}
+
+/// The extremes of a row of non-negative numbers, as bits: integer comparisons order them and vectorise.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extremes {
+    /// Largest entry.
+    pub max: u32,
+    /// Smallest entry.
+    pub min: u32,
+}
+
+pub(super) fn extremes(row: &[f32]) -> Extremes {
+    let (mut max, mut min) = (0, u32::MAX);
+    for x in row {
+        let bits = x.to_bits();
+        max = max.max(bits);
+        min = min.min(bits);
+    }
+    Extremes { max, min }
+}
+
+/// acc ⊙= b. The largest result, and whether a product of two positive numbers fell below the normal range.
+pub(super) fn multiply_into(acc: &mut [f32], b: &[f32]) -> (u32, bool) {
+    let (mut max, mut lost) = (0, 0);
+    for (x, &y) in acc.iter_mut().zip(b) {
+        let before = *x;
+        *x *= y;
+        let bits = x.to_bits();
+        max = max.max(bits);
+        lost |= u32::from(bits < SMALLEST_NORMAL) & u32::from(before > 0.0) & u32::from(y > 0.0);
+    }
+    (max, lost != 0)
+}
+
+const SMALLEST_NORMAL: u32 = 0x0080_0000;
+
+/// Loss of entries that fell out of the normal range of a row at this exponent.
+pub(super) fn underflow_loss(exponent: i64) -> i64 {
+    exponent - 126
+}
+
+/// Multiplies a row by 2^−shift and drops what falls below TINY. Whether something did.
+fn shift_row(row: &mut [f32], shift: i64) -> bool {
+    let factor = power(shift);
+    let mut lost = 0;
+    for x in row.iter_mut() {
+        let scaled = *x * factor;
+        let keep = scaled >= TINY;
+        lost |= u32::from(!keep) & u32::from(*x > 0.0);
+        *x = if keep { scaled } else { 0.0 };
+    }
+    lost != 0
+}
+
+/// Brings a row, whose largest entry is `max`, to standard form.
+pub(super) fn normalize_row(row: &mut [f32], max: u32, scale: Scale) -> Scale {
+    let exponent = scale.exponent + exponent_of(max);
+    align_row(row, max, scale, exponent)
+}
+
+/// Brings a row to a given exponent, not below its own: its largest entry ends up at most 1.
+pub(super) fn align_row(row: &mut [f32], max: u32, scale: Scale, exponent: i64) -> Scale {
+    let Scale { exponent: before, loss } = scale;
+    if max >= f32::INFINITY.to_bits() {
+        row.fill(0.0);
+        return Scale { exponent: ZERO, loss: TOTAL_LOSS };
+    }
+    if max == 0 || before <= ZERO {
+        row.fill(0.0);
+        return Scale { exponent: ZERO, loss };
+    }
+    let own = before + exponent_of(max);
+    if exponent_of(max) < -TINY_BITS || exponent - own > TINY_BITS || exponent - before > 126 {
+        // Everything would be dropped, or is so small already that it has lost its digits.
+        row.fill(0.0);
+        return Scale { exponent: ZERO, loss: loss.max(own) };
+    }
+    let lost = shift_row(row, exponent - before);
+    Scale { exponent, loss: if lost { loss.max(exponent - TINY_BITS) } else { loss } }
+}
+
+/// The exponent that a row would have in standard form; `ZERO` for a row of zeros.
+pub(super) fn standard_exponent(max: u32, exponent: i64) -> i64 {
+    if max == 0 || exponent <= ZERO { ZERO } else { exponent + exponent_of(max) }
+}
+
+/// Whether every entry of a row is so far above its loss that the loss can be forgotten. `min` is the smallest
+/// entry before the row was brought to `scale`, at exponent `before`.
+pub(super) fn is_above_loss(min: u32, before: i64, scale: Scale) -> bool {
+    min >= SMALLEST_NORMAL
+        && before + exponent_of(min) > scale.loss + SAFE_BITS
+        && before + exponent_of(min) > scale.exponent - TINY_BITS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn total(row: &[f32], scale: Scale) -> Vec<f64> {
+        row.iter().map(|&x| f64::from(x) * 2f64.powi(scale.exponent as i32)).collect()
+    }
+
+    #[test]
+    fn normalising_is_exact_and_reports_what_it_drops() {
+        let mut row = [3e-5f32, 7e-20, 0.0];
+        let before: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
+        let max = extremes(&row).max;
+        let scale = normalize_row(&mut row, max, Scale::UNIT);
+        assert!(row[0] >= 0.5 && row[0] < 1.0);
+        assert_eq!(total(&row, scale), before, "powers of two are exact");
+        assert_eq!(scale.loss, NO_LOSS);
+
+        let mut row = [0.75f32, 1e-35];
+        let max = extremes(&row).max;
+        let scale = normalize_row(&mut row, max, Scale::UNIT);
+        assert_eq!(row, [0.75, 0.0]);
+        assert_eq!(scale, Scale { exponent: 0, loss: -100 });
+    }
+
+    #[test]
+    fn a_product_that_underflows_says_so_and_a_true_zero_does_not() {
+        assert!(multiply_into(&mut [1.0, 1e-25], &[1.0, 1e-25]).1);
+        assert!(!multiply_into(&mut [1.0, 0.0], &[1.0, 1e-25]).1);
+    }
+
+    #[test]
+    fn losses_multiply_with_the_other_factor() {
+        let a = Scale { exponent: -3, loss: -90 };
+        let b = Scale { exponent: 10, loss: NO_LOSS };
+        assert_eq!(a.times(b), Scale { exponent: 7, loss: -80 });
+        assert!(b.times(b).loss <= SOME_LOSS, "no loss stays none");
+        let zero = Scale { exponent: ZERO, loss: NO_LOSS };
+        assert!(a.times(zero).loss < SOME_LOSS || a.times(zero).exponent == ZERO);
+    }
+}

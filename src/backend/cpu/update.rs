@@ -1,0 +1,274 @@
+//! The M-step and its relatives: what happens to parameters, row by row.
+//!
+//! θ' = normalise(retain[row]·θ + gain·F). Rows of weights are contiguous; rows of tables are strided, so a table is
+//! walked category by category for all its rows at once, in tiles that are added up in a fixed order.
+
+use rayon::prelude::*;
+
+use super::buffers::{FlowBuffer, tiles};
+use crate::backend::AdamStep;
+use crate::circuit::{BlockLayout, Circuit, Distribution, ParamKind, Smoothing};
+
+/// Categories of a table that one task walks.
+const TABLE_TILE: usize = 1024;
+
+/// A number that flows are kept as.
+pub(super) trait Count: Copy + Send + Sync {
+    /// gain · self, in single precision.
+    fn times(self, gain: f64) -> f32;
+    fn to_f64(self) -> f64;
+}
+
+impl Count for f32 {
+    fn times(self, gain: f64) -> f32 {
+        self * gain as f32
+    }
+    fn to_f64(self) -> f64 {
+        f64::from(self)
+    }
+}
+
+impl Count for f64 {
+    fn times(self, gain: f64) -> f32 {
+        (self * gain) as f32
+    }
+    fn to_f64(self) -> f64 {
+        self
+    }
+}
+
+/// What an update is made of; `retain` has one number per param row.
+pub(super) struct Update<'a, T> {
+    pub retain: Option<&'a [f64]>,
+    pub flows: &'a [T],
+    pub gain: f64,
+    pub smoothing: Smoothing,
+}
+
+/// Updates every block.
+pub(super) fn em_update<T: Count>(circuit: &Circuit, theta: &mut [f32], update: &Update<'_, T>) {
+    blocks(circuit, theta).into_par_iter().for_each(|(layout, kind, theta)| {
+        let flows = &update.flows[layout.stats.clone()];
+        let retain = |unit: usize| update.retain.map_or(0.0, |retain| retain[layout.rows.start + unit]);
+        match kind {
+            ParamKind::Sum { cols } => {
+                let rows = theta.par_chunks_exact_mut(*cols).zip(flows.par_chunks_exact(*cols)).enumerate();
+                rows.with_min_len(rows_per_task(*cols))
+                    .for_each(|(unit, (row, flows))| update_weights(row, flows, retain(unit), update));
+            }
+            ParamKind::Input(distribution) if distribution.is_table() => {
+                update_table(theta, flows, &retain, layout, update);
+            }
+            ParamKind::Input(distribution) => {
+                update_input(theta, flows, &retain, layout, &**distribution, update);
+            }
+        }
+    });
+}
+
+/// Rows of a weight matrix that are worth a task of their own.
+fn rows_per_task(cols: usize) -> usize {
+    (32_768 / cols).max(1)
+}
+
+/// The parameters of every block, apart.
+fn blocks<'a>(circuit: &'a Circuit, theta: &'a mut [f32]) -> Vec<(&'a BlockLayout, &'a ParamKind, &'a mut [f32])> {
+    let mut rest = theta;
+    let parts = circuit.layout().blocks().iter().zip(circuit.params()).map(|(layout, block)| {
+        let (part, tail) = std::mem::take(&mut rest).split_at_mut(layout.values.len());
+        rest = tail;
+        (layout, &block.kind, part)
+    });
+    parts.collect()
+}
+
+/// One contiguous row. A row without mass keeps its θ.
+fn update_weights<T: Count>(row: &mut [f32], flows: &[T], retain: f64, update: &Update<'_, T>) {
+    let retain = retain as f32;
+    let mass = sum(row.iter().zip(flows).map(|(&p, f)| retain * p + f.times(update.gain)));
+    if !(mass > 0.0 && mass.is_finite()) {
+        return;
+    }
+    let (add, scale) = update.smoothing.coefficients(mass, row.len());
+    let (add, scale) = (add as f32, scale as f32);
+    for (p, f) in row.iter_mut().zip(flows) {
+        *p = (retain * *p + f.times(update.gain) + add) * scale;
+    }
+}
+
+/// A sum in double precision over eight lanes: fast, and always in the same order.
+fn sum(terms: impl Iterator<Item = f32>) -> f64 {
+    let mut lanes = [0.0f64; 8];
+    for (i, term) in terms.enumerate() {
+        lanes[i % 8] += f64::from(term);
+    }
+    lanes.iter().sum()
+}
+
+/// All rows of a table `[cats × units]` at once.
+fn update_table<T: Count>(
+    theta: &mut [f32],
+    flows: &[T],
+    retain: &(dyn Fn(usize) -> f64 + Sync),
+    layout: &BlockLayout,
+    update: &Update<'_, T>,
+) {
+    let (units, cats) = (layout.units(), layout.values_per_row);
+    let mut retained: Vec<f32> = (0..units).map(|u| retain(u) as f32).collect();
+    let masses = column_masses(units, cats, |cat, masses| {
+        let terms = theta[cat * units..][..units].iter().zip(&flows[cat * units..][..units]).zip(&retained);
+        masses.iter_mut().zip(terms).for_each(|(m, ((&p, f), r))| *m += f64::from(r * p + f.times(update.gain)));
+    });
+    // θ' = (retain·θ + gain·F + add)·scale; a row without mass keeps its θ.
+    let mut gains = vec![update.gain; units];
+    let mut coefficients = vec![(0.0f32, 1.0f32); units];
+    for (unit, &mass) in masses.iter().enumerate() {
+        if mass > 0.0 && mass.is_finite() {
+            let (add, scale) = update.smoothing.coefficients(mass, cats);
+            coefficients[unit] = (add as f32, scale as f32);
+        } else {
+            (retained[unit], gains[unit]) = (1.0, 0.0);
+        }
+    }
+    let tile = TABLE_TILE * units;
+    theta.par_chunks_mut(tile).zip(flows.par_chunks(tile)).for_each(|(theta, flows)| {
+        for (theta, flows) in theta.chunks_exact_mut(units).zip(flows.chunks_exact(units)) {
+            for (unit, (p, f)) in theta.iter_mut().zip(flows).enumerate() {
+                let (add, scale) = coefficients[unit];
+                *p = (retained[unit] * *p + f.times(gains[unit]) + add) * scale;
+            }
+        }
+    });
+}
+
+/// Column sums over the categories of a table: tiles in parallel, added up in their order.
+fn column_masses(units: usize, cats: usize, add_category: impl Fn(usize, &mut [f64]) + Sync) -> Vec<f64> {
+    let partial: Vec<Vec<f64>> = tiles(cats, TABLE_TILE)
+        .collect::<Vec<_>>()
+        .into_par_iter()
+        .map(|tile| {
+            let mut masses = vec![0.0; units];
+            tile.for_each(|cat| add_category(cat, &mut masses));
+            masses
+        })
+        .collect();
+    let mut total = vec![0.0; units];
+    for part in partial {
+        total.iter_mut().zip(part).for_each(|(t, p)| *t += p);
+    }
+    total
+}
+
+/// Inputs that are not tables: statistics retained and added, then their M-step.
+fn update_input<T: Count>(
+    theta: &mut [f32],
+    flows: &[T],
+    retain: &(dyn Fn(usize) -> f64 + Sync),
+    layout: &BlockLayout,
+    distribution: &dyn Distribution,
+    update: &Update<'_, T>,
+) {
+    let units = layout.units();
+    let mut params = vec![0.0; layout.values_per_row];
+    let mut stats = vec![0.0; layout.stats_per_row];
+    for unit in 0..units {
+        params.iter_mut().enumerate().for_each(|(slot, p)| *p = theta[slot * units + unit]);
+        stats.iter_mut().enumerate().for_each(|(slot, s)| *s = flows[slot * units + unit].to_f64() * update.gain);
+        distribution.add_expected_stats(&params, retain(unit), &mut stats);
+        let mass = distribution.mass(&stats);
+        if mass > 0.0 && stats.iter().all(|s| s.is_finite()) {
+            distribution.maximize(&stats, update.smoothing, &mut params);
+            params.iter().enumerate().for_each(|(slot, &p)| theta[slot * units + unit] = p);
+        }
+    }
+}
+
+/// out[row] = gain · mass of the row's flows.
+pub(super) fn row_masses<T: Count>(circuit: &Circuit, flows: &[T], gain: f64, out: &mut [f64]) {
+    let mut rest = out;
+    let parts: Vec<_> = circuit
+        .layout()
+        .blocks()
+        .iter()
+        .zip(circuit.params())
+        .map(|(layout, block)| {
+            let (part, tail) = std::mem::take(&mut rest).split_at_mut(layout.units());
+            rest = tail;
+            (layout, &block.kind, part)
+        })
+        .collect();
+    parts.into_par_iter().for_each(|(layout, kind, out)| {
+        let flows = &flows[layout.stats.clone()];
+        let units = layout.units();
+        match kind {
+            ParamKind::Sum { cols } => {
+                let rows = out.par_iter_mut().zip(flows.par_chunks_exact(*cols));
+                rows.with_min_len(rows_per_task(*cols))
+                    .for_each(|(mass, row)| *mass = gain * row.iter().map(|f| f.to_f64()).sum::<f64>());
+            }
+            ParamKind::Input(distribution) if distribution.is_table() => {
+                let masses = column_masses(units, layout.stats_per_row, |cat, masses| {
+                    masses.iter_mut().zip(&flows[cat * units..]).for_each(|(m, f)| *m += f.to_f64());
+                });
+                out.iter_mut().zip(masses).for_each(|(out, mass)| *out = gain * mass);
+            }
+            ParamKind::Input(distribution) => {
+                for (unit, mass) in out.iter_mut().enumerate() {
+                    let stats: Vec<f64> = flows.iter().skip(unit).step_by(units).map(|f| f.to_f64()).collect();
+                    *mass = gain * distribution.mass(&stats);
+                }
+            }
+        }
+    });
+}
+
+/// flows = gain·flows − TD·θ, for circuits whose parameters are all weights.
+pub(super) fn gradient(circuit: &Circuit, theta: &[f32], flows: &mut FlowBuffer, gain: f64, top_down: &[f64]) {
+    for layout in circuit.layout().blocks() {
+        let units = layout.units();
+        let td = |i: usize| {
+            let unit = if layout.unit_fastest { i % units } else { i / layout.values_per_row };
+            top_down[layout.rows.start + unit]
+        };
+        let theta = &theta[layout.values.clone()];
+        match flows {
+            FlowBuffer::Single(flows) => {
+                let flows = flows[layout.stats.clone()].par_iter_mut().zip(theta).enumerate();
+                flows.for_each(|(i, (f, &p))| *f = (gain * f64::from(*f) - td(i) * f64::from(p)) as f32);
+            }
+            FlowBuffer::Double(flows) => {
+                let flows = flows[layout.stats.clone()].par_iter_mut().zip(theta).enumerate();
+                flows.for_each(|(i, (f, &p))| *f = gain * *f - td(i) * f64::from(p));
+            }
+        }
+    }
+}
+
+/// θ ← θ·exp(rate·m̂/(√v̂ + ε)) with Adam's moments m and v of the gradient, corrected for their start at zero.
+pub(super) fn adam(theta: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32], step: &AdamStep) {
+    let (beta1, beta2) = (step.beta1 as f32, step.beta2 as f32);
+    let correct1 = (1.0 / (1.0 - step.beta1.powf(step.step as f64))) as f32;
+    let correct2 = (1.0 / (1.0 - step.beta2.powf(step.step as f64))) as f32;
+    let (rate, epsilon) = (step.rate as f32, step.epsilon as f32);
+    let moments = first.par_iter_mut().zip(second);
+    theta.par_iter_mut().zip(gradient).zip(moments).with_min_len(ELEMENTS).for_each(|((p, &g), (m, v))| {
+        *m = beta1 * *m + (1.0 - beta1) * g;
+        *v = beta2 * *v + (1.0 - beta2) * g * g;
+        let move_by = rate * (*m * correct1) / ((*v * correct2).sqrt() + epsilon);
+        *p *= move_by.clamp(-LARGEST_MOVE, LARGEST_MOVE).exp();
+    });
+}
+
+/// θ ← θ·exp(rate·gradient).
+pub(super) fn ascend(theta: &mut [f32], gradient: &[f32], rate: f64) {
+    let rate = rate as f32;
+    theta.par_iter_mut().zip(gradient).with_min_len(ELEMENTS).for_each(|(p, &g)| {
+        *p *= (rate * g).clamp(-LARGEST_MOVE, LARGEST_MOVE).exp();
+    });
+}
+
+/// Numbers that are worth a task of their own.
+const ELEMENTS: usize = 32_768;
+
+/// No log-weight moves further in one step: e^20 is 5e8, far beyond any useful step and far inside `f32`.
+const LARGEST_MOVE: f32 = 20.0;

@@ -1,0 +1,201 @@
+//! Turns a circuit into a plan: first who needs a buffer, then the steps.
+
+use super::{
+    Buffer, FactorSource, FlowTarget, InputStep, Plan, PlanFactor, PlanGroup, ProductStep, Step, SumStep, Use, View,
+};
+use crate::circuit::{Circuit, NodeId, NodeKind, ParamKind, Slice};
+
+/// Lays out the buffers and writes the steps.
+pub(super) fn build(circuit: &Circuit) -> Plan {
+    let needs_value = inputs_with_values(circuit);
+    let mut values = Allocator::default();
+    let mut flows = Allocator::default();
+    let parents = sole_product_parents(circuit);
+
+    // Flow buffers: one per node that does not share its parent's. Own ones are numbered in node order.
+    let own: Vec<Option<Buffer>> = (circuit.nodes().iter().zip(&parents))
+        .map(|(node, parent)| parent.is_none().then(|| flows.take(node.units)))
+        .collect();
+    let mut flow_of: Vec<Buffer> = vec![Buffer { at: 0, units: 0, scale: 0 }; own.len()];
+    for i in (0..own.len()).rev() {
+        flow_of[i] = own[i].unwrap_or_else(|| flow_of[parents[i].expect("a node without flow shares one").index()]);
+    }
+
+    // Forwards: value buffers, panels and the uses of parameters.
+    let mut value_of: Vec<Option<Buffer>> = Vec::with_capacity(own.len());
+    let mut uses = vec![Vec::new(); circuit.params().len()];
+    let mut steps = Vec::new();
+    for (i, node) in circuit.nodes().iter().enumerate() {
+        let flow = flow_of[i];
+        let value = match &node.kind {
+            NodeKind::Input { var, param } => {
+                uses[param.index()].push(Use::Input { var: *var, flow });
+                let value = needs_value[i].then(|| values.take(node.units));
+                if let Some(value) = value {
+                    steps.push(Step::Input(InputStep { var: *var, param: *param, value }));
+                }
+                value
+            }
+            NodeKind::Product { factors } => {
+                let factors = factors.iter().map(|factor| {
+                    let source = match (&circuit.node(factor.node).kind, value_of[factor.node.index()]) {
+                        (_, Some(value)) => FactorSource::Value(value),
+                        (NodeKind::Input { var, param }, None) => FactorSource::Table { var: *var, param: *param },
+                        _ => unreachable!("only inputs go without a value buffer"),
+                    };
+                    // `first` is settled below, when parents are met in the order of the backward pass.
+                    let flow = own[factor.node.index()].map(|buffer| FlowTarget { buffer, first: false });
+                    PlanFactor { source, map: factor.map.clone(), flow }
+                });
+                let factors = factors.collect();
+                let value = values.take(node.units);
+                steps.push(Step::Product(ProductStep { factors, value, flow }));
+                Some(value)
+            }
+            NodeKind::Sum { groups } => {
+                let view = |slice: &Slice| View {
+                    buffer: value_of[slice.node.index()].expect("a sum's children have value buffers"),
+                    start: slice.start,
+                    units: slice.units,
+                };
+                let mut plan_groups = Vec::with_capacity(groups.len());
+                let mut start = 0;
+                for group in groups {
+                    let units = circuit.params()[group.param.index()].units;
+                    let slices: Vec<View> = group.children.iter().map(view).collect();
+                    let (panel, gathered) = match slices[..] {
+                        [only] => (only, Vec::new()),
+                        _ => {
+                            let cols = slices.iter().map(|s| s.units).sum();
+                            (View { buffer: values.take(cols), start: 0, units: cols }, slices)
+                        }
+                    };
+                    let target = |slice: &Slice| {
+                        let buffer = own[slice.node.index()].expect("a sum's child has a flow of its own");
+                        (FlowTarget { buffer, first: false }, slice.start)
+                    };
+                    let targets = group.children.iter().map(target).collect();
+                    plan_groups.push(PlanGroup { param: group.param, start, units, panel, gathered, targets });
+                    start += units;
+                }
+                let value = values.take(node.units);
+                for group in &plan_groups {
+                    let gain = View { buffer: value, start: group.start, units: group.units };
+                    uses[group.param.index()].push(Use::Sum { gain, panel: group.panel });
+                }
+                steps.push(Step::Sum(SumStep { groups: plan_groups, value, flow, clear: Vec::new() }));
+                Some(value)
+            }
+        };
+        value_of.push(value);
+    }
+    settle_first_contributions(&mut steps, &flows);
+
+    let root = circuit.root().index();
+    let widest_panel = steps.iter().map(|step| match step {
+        Step::Sum(sum) => sum.groups.iter().map(|g| g.panel.units).max().unwrap_or(0),
+        _ => 0,
+    });
+    Plan {
+        root_value: value_of[root].expect("the root has a value buffer"),
+        root_flow: flow_of[root],
+        uses,
+        value_units: values.units,
+        flow_units: flows.units,
+        num_scales: values.buffers,
+        widest_panel: widest_panel.max().unwrap_or(0),
+        steps,
+    }
+}
+
+/// Hands out buffers one after the other.
+#[derive(Default)]
+struct Allocator {
+    units: usize,
+    buffers: usize,
+}
+
+impl Allocator {
+    fn take(&mut self, units: usize) -> Buffer {
+        let buffer = Buffer { at: self.units, units, scale: self.buffers };
+        self.units += units;
+        self.buffers += 1;
+        buffer
+    }
+}
+
+/// Which inputs need a value buffer: those that a sum mixes, the root, and all that are not tables.
+fn inputs_with_values(circuit: &Circuit) -> Vec<bool> {
+    let mut needs: Vec<bool> = circuit
+        .nodes()
+        .iter()
+        .map(|node| match &node.kind {
+            NodeKind::Input { param, .. } => match &circuit.params()[param.index()].kind {
+                ParamKind::Input(distribution) => !distribution.is_table(),
+                ParamKind::Sum { .. } => false,
+            },
+            _ => true,
+        })
+        .collect();
+    needs[circuit.root().index()] = true;
+    for node in circuit.nodes() {
+        if let NodeKind::Sum { groups } = &node.kind {
+            groups.iter().flat_map(|g| &g.children).for_each(|c| needs[c.node.index()] = true);
+        }
+    }
+    needs
+}
+
+/// For each node, its parent if that is one product, used once and unit by unit: then both have the same flow.
+fn sole_product_parents(circuit: &Circuit) -> Vec<Option<NodeId>> {
+    let mut parents = vec![None; circuit.nodes().len()];
+    let mut uses = vec![0usize; circuit.nodes().len()];
+    for (i, node) in circuit.nodes().iter().enumerate() {
+        match &node.kind {
+            NodeKind::Input { .. } => {}
+            NodeKind::Product { factors } => {
+                for factor in factors {
+                    uses[factor.node.index()] += 1;
+                    // A map, even the identity, keeps its own buffer: one more copy, one rule less.
+                    uses[factor.node.index()] += usize::from(factor.map.is_some());
+                    parents[factor.node.index()] = Some(NodeId(i as u32));
+                }
+            }
+            NodeKind::Sum { groups } => {
+                groups.iter().flat_map(|g| &g.children).for_each(|c| uses[c.node.index()] += 2);
+            }
+        }
+    }
+    parents.into_iter().zip(uses).map(|(parent, uses)| parent.filter(|_| uses == 1)).collect()
+}
+
+/// Marks, in the order of the backward pass, who reaches a flow buffer first. A first contribution to a whole buffer
+/// sets it; where it covers only part, the buffer is cleared beforehand.
+fn settle_first_contributions(steps: &mut [Step], flows: &Allocator) {
+    let mut reached = vec![false; flows.buffers];
+    for step in steps.iter_mut().rev() {
+        match step {
+            Step::Input(_) => {}
+            Step::Product(product) => {
+                for target in product.factors.iter_mut().filter_map(|f| f.flow.as_mut()) {
+                    target.first = !std::mem::replace(&mut reached[target.buffer.scale], true);
+                }
+            }
+            Step::Sum(sum) => {
+                let whole = |group: &PlanGroup| {
+                    group.targets.len() == 1 && group.panel.units == group.targets[0].0.buffer.units
+                };
+                let sets_whole = sum.groups.len() == 1 && whole(&sum.groups[0]);
+                for (target, _) in sum.groups.iter_mut().flat_map(|g| &mut g.targets) {
+                    if !std::mem::replace(&mut reached[target.buffer.scale], true) {
+                        if sets_whole {
+                            target.first = true;
+                        } else {
+                            sum.clear.push(target.buffer);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A circuit as a flat program: which buffers there are, and what is computed from what.
+//!
+//! A backend walks [`Plan::steps`] forwards to compute values and backwards to compute flows, then gathers the flows
+//! of each parameter block over [`Plan::uses`]. The plan knows rows only as "so many numbers each": how many rows are
+//! worked on at once, and where, is the backend's choice.
+//!
+//! Buffers are numbered in the order of the nodes, so a step reads only buffers that lie below those it writes. Values:
+//! every sum, every product and every input that some sum mixes directly has a buffer `[rows × units]`; other table
+//! inputs are gathered where they are multiplied. A sum group over several slices has a *panel*, its children side
+//! by side at one common scale. Flows: a node with a single parent that is a product has the same flow as that
+//! product, unit by unit, and shares its buffer.
+
+mod build;
+
+use std::sync::Arc;
+
+use crate::circuit::{Circuit, ParamId};
+
+/// A buffer `[rows × units]` with one scale per row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Units in the buffers before it: rows × `at` is where it starts.
+    pub at: usize,
+    /// Numbers per row.
+    pub units: usize,
+    /// Which row of scales belongs to it (value buffers only).
+    pub scale: usize,
+}
+
+/// Consecutive columns of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// First column.
+    pub start: usize,
+    /// How many.
+    pub units: usize,
+}
+
+/// What is computed for one node.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Values of an input; only those that need a buffer have a step.
+    Input(InputStep),
+    /// A product.
+    Product(ProductStep),
+    /// A sum.
+    Sum(SumStep),
+}
+
+/// Fills a buffer with the values of input units.
+#[derive(Clone, Debug)]
+pub struct InputStep {
+    /// The variable.
+    pub var: usize,
+    /// The distributions.
+    pub param: ParamId,
+    /// Where the values go.
+    pub value: Buffer,
+}
+
+/// Multiplies factors, unit by unit.
+#[derive(Clone, Debug)]
+pub struct ProductStep {
+    /// What is multiplied.
+    pub factors: Vec<PlanFactor>,
+    /// Where the values go.
+    pub value: Buffer,
+    /// The product's flow.
+    pub flow: Buffer,
+}
+
+/// One factor of a product.
+#[derive(Clone, Debug)]
+pub struct PlanFactor {
+    /// Where its values come from.
+    pub source: FactorSource,
+    /// Product unit `k` takes unit `map[k]`; `None` takes unit `k`.
+    pub map: Option<Arc<[u32]>>,
+    /// Where the product's flow goes; `None` where the factor shares the product's flow buffer.
+    pub flow: Option<FlowTarget>,
+}
+
+/// Where a factor's values come from.
+#[derive(Clone, Copy, Debug)]
+pub enum FactorSource {
+    /// The table row of the variable's category.
+    Table {
+        /// The variable.
+        var: usize,
+        /// The table.
+        param: ParamId,
+    },
+    /// A buffer computed before.
+    Value(Buffer),
+}
+
+/// Where flow goes: into a buffer, as its first contribution or on top of others.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowTarget {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// Whether nothing has flowed there yet, so that the target must be set rather than added to.
+    pub first: bool,
+}
+
+/// Mixes children through weights.
+#[derive(Clone, Debug)]
+pub struct SumStep {
+    /// Its groups of units.
+    pub groups: Vec<PlanGroup>,
+    /// Where the values go. The backward pass leaves G = flow/value here, which the parameter flows need.
+    pub value: Buffer,
+    /// The sum's flow.
+    pub flow: Buffer,
+    /// Flow buffers that this step is the first to reach, but not as a whole: they start at zero.
+    pub clear: Vec<Buffer>,
+}
+
+/// One group of a sum's units.
+#[derive(Clone, Debug)]
+pub struct PlanGroup {
+    /// The weights, `[units × cols]`.
+    pub param: ParamId,
+    /// The group's columns in the sum's buffer.
+    pub start: usize,
+    /// Rows of the weights.
+    pub units: usize,
+    /// What is mixed: a part of a child's buffer, or a panel of its own.
+    pub panel: View,
+    /// The slices that the panel is gathered from, if it is one of its own.
+    pub gathered: Vec<View>,
+    /// For each slice, where its flow goes and the first column there.
+    pub targets: Vec<(FlowTarget, usize)>,
+}
+
+/// One place where a parameter block is used, for its flows.
+#[derive(Clone, Copy, Debug)]
+pub enum Use {
+    /// A sum group: flow = W ⊙ (Gᵀ·panel).
+    Sum {
+        /// G of the group.
+        gain: View,
+        /// What it mixes.
+        panel: View,
+    },
+    /// An input: the flow of each row belongs to that row's value.
+    Input {
+        /// The variable.
+        var: usize,
+        /// The flow of the input's units.
+        flow: Buffer,
+    },
+}
+
+/// A circuit as a program.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// In order of evaluation.
+    pub steps: Vec<Step>,
+    /// The root's value, one unit.
+    pub root_value: Buffer,
+    /// The root's flow, one unit.
+    pub root_flow: Buffer,
+    /// Where each parameter block is used.
+    pub uses: Vec<Vec<Use>>,
+    /// Numbers per row in all value buffers.
+    pub value_units: usize,
+    /// Numbers per row in all flow buffers.
+    pub flow_units: usize,
+    /// Scales per row.
+    pub num_scales: usize,
+    /// The widest panel of any sum: what the backward pass needs as scratch, per row.
+    pub widest_panel: usize,
+}
+
+impl Plan {
+    /// The program of a circuit.
+    pub fn new(circuit: &Circuit) -> Self {
+        build::build(circuit)
+    }
+
+    /// Bytes that one row takes in values, flows, scales and scratch.
+    pub fn bytes_per_row(&self) -> usize {
+        4 * (self.value_units + self.flow_units + self.widest_panel) + 16 * self.num_scales + 32
+    }
+}
