@@ -372,8 +372,10 @@ pub fn scaled(table: &Table, factor: f64) -> Table {
     map_table(table, |v| v * factor)
 }
 
-pub fn map_table(table: &Table, f: impl Fn(f64) -> f64) -> Table {
-    table.iter().map(|rows| rows.iter().map(|row| row.iter().map(|&v| f(v)).collect()).collect()).collect()
+pub fn map_table(table: &Table, mut f: impl FnMut(f64) -> f64) -> Table {
+    let mut out = table.clone();
+    out.iter_mut().flatten().flatten().for_each(|v| *v = f(*v));
+    out
 }
 
 /// f of two tables, entry by entry.
