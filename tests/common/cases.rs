@@ -1,0 +1,386 @@
+//! Small circuits of many shapes, seeded, with data for them. Whatever a backend can do, it must do on all of these.
+
+use std::sync::Arc;
+
+use anemone::circuit::{
+    Categorical, Circuit, CircuitBuilder, DiscreteLogistic, Distribution, Factor, Gaussian, NodeId, NodeKind, ParamId,
+    ParamKind, Params, Slice, SumGroup,
+};
+use anemone::data::{Batch, Column};
+use anemone::rng::Rng;
+
+/// A circuit with parameters to start from.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub name: String,
+    pub circuit: Arc<Circuit>,
+    pub params: Params,
+}
+
+impl Case {
+    pub fn new(name: &str, circuit: Circuit) -> Self {
+        let params = Params::random(&circuit, 7, 2.0).unwrap();
+        Self { name: name.to_string(), circuit: Arc::new(circuit), params }
+    }
+
+    /// Rows without missing cells: categories uniform, numbers normal.
+    pub fn batch(&self, rows: usize, seed: u64) -> Batch {
+        data_for(&self.circuit, rows, seed)
+    }
+
+    /// Rows of which some cells are missing, and the last row whole.
+    pub fn batch_with_missing(&self, rows: usize, seed: u64) -> Batch {
+        let mut rng = Rng::stream(seed, 99);
+        let vars = self.circuit.num_vars();
+        let mask: Vec<bool> = (0..rows * vars).map(|_| rng.uniform() < 0.4).collect();
+        self.batch(rows, seed).with_missing(|row, var| row + 1 == rows || mask[row * vars + var])
+    }
+
+    /// Whether every parameter is a weight or a probability.
+    pub fn is_discrete(&self) -> bool {
+        self.circuit.params().iter().all(|block| match &block.kind {
+            ParamKind::Sum { .. } => true,
+            ParamKind::Input(distribution) => distribution.is_table(),
+        })
+    }
+
+    /// The number of categories of every variable; `None` if some variable is a real number.
+    pub fn cardinalities(&self) -> Option<Vec<u32>> {
+        (0..self.circuit.num_vars()).map(|var| distribution_of(&self.circuit, var).num_cats()).collect()
+    }
+
+    /// Every assignment of a discrete circuit, one row each.
+    pub fn all_worlds(&self) -> Option<Batch> {
+        let cats = self.cardinalities()?;
+        let count = cats.iter().map(|&c| c as usize).product::<usize>();
+        if count > 5000 {
+            return None;
+        }
+        let mut rows: Vec<u32> = Vec::with_capacity(count * cats.len());
+        for world in 0..count {
+            let mut rest = world;
+            for &c in &cats {
+                rows.push((rest % c as usize) as u32);
+                rest /= c as usize;
+            }
+        }
+        Some(Batch::from_rows(&rows, cats.len()).unwrap())
+    }
+}
+
+fn distribution_of(circuit: &Circuit, var: usize) -> Arc<dyn Distribution> {
+    let found = circuit.nodes().iter().find_map(|node| match &node.kind {
+        NodeKind::Input { var: v, param } if *v == var => match &circuit.params()[param.index()].kind {
+            ParamKind::Input(distribution) => Some(distribution.clone()),
+            ParamKind::Sum { .. } => None,
+        },
+        _ => None,
+    });
+    found.expect("every variable has an input")
+}
+
+/// Random rows that fit a circuit, in columns of every type that holds them.
+pub fn data_for(circuit: &Circuit, rows: usize, seed: u64) -> Batch {
+    let columns = (0..circuit.num_vars()).map(|var| {
+        let mut rng = Rng::stream(seed, var as u64);
+        let distribution = distribution_of(circuit, var);
+        let Some(cats) = distribution.num_cats() else {
+            return Column::F32((0..rows).map(|_| (1.5 * rng.normal()) as f32).collect());
+        };
+        let values: Vec<u32> = (0..rows).map(|_| rng.below(cats as usize) as u32).collect();
+        match var % 3 {
+            0 if cats <= 256 => Column::U8(values.iter().map(|&v| v as u8).collect()),
+            1 => Column::U16(values.iter().map(|&v| v as u16).collect()),
+            _ => Column::U32(values),
+        }
+    });
+    Batch::from_columns(columns.collect()).unwrap()
+}
+
+/// Every hand-made shape and some random ones.
+pub fn all() -> Vec<Case> {
+    let mut cases = vec![
+        Case::new("one input", one_input()),
+        Case::new("mixture of inputs", mixture_of_inputs()),
+        Case::new("product at the root", product_root()),
+        Case::new("tied hmm", tied_hmm(5, 3, 4)),
+        Case::new("tree", tree()),
+        Case::new("shared dag", shared_dag(4, 2, 3)),
+        Case::new("grouped sum", grouped()),
+        Case::new("mapped product", mapped()),
+        Case::new("same child twice", same_child_twice()),
+        Case::new("mixed inputs", mixed()),
+        Case::new("wide product", wide_product(12, 3)),
+        Case::new("a unit nobody uses", unused_unit()),
+    ];
+    cases.extend((0..6).map(random));
+    cases
+}
+
+pub fn categorical(circuit: &mut CircuitBuilder, var: usize, units: usize, cats: u32) -> NodeId {
+    let param = circuit.input_param(units, Categorical::new(cats).unwrap()).unwrap();
+    circuit.input(var, param).unwrap()
+}
+
+/// A dense sum with a block of its own.
+pub fn sum(circuit: &mut CircuitBuilder, units: usize, children: &[NodeId]) -> NodeId {
+    let cols = children.iter().map(|&c| circuit.units(c)).sum();
+    let param = circuit.sum_param(units, cols).unwrap();
+    circuit.sum(children, param).unwrap()
+}
+
+fn one_input() -> Circuit {
+    let mut c = CircuitBuilder::new(1);
+    categorical(&mut c, 0, 1, 3);
+    c.finish().unwrap()
+}
+
+fn mixture_of_inputs() -> Circuit {
+    let mut c = CircuitBuilder::new(1);
+    let children = [categorical(&mut c, 0, 2, 4), categorical(&mut c, 0, 3, 4)];
+    sum(&mut c, 1, &children);
+    c.finish().unwrap()
+}
+
+fn product_root() -> Circuit {
+    let mut c = CircuitBuilder::new(3);
+    let x = [categorical(&mut c, 0, 3, 2), categorical(&mut c, 1, 1, 4), categorical(&mut c, 2, 2, 3)];
+    let factors = [sum(&mut c, 1, &x[..1]), x[1], sum(&mut c, 1, &x[2..])];
+    c.product(&factors).unwrap();
+    c.finish().unwrap()
+}
+
+/// Emission and transition tied over time; the transition also mixes the last emission.
+pub fn tied_hmm(length: usize, states: usize, cats: u32) -> Circuit {
+    let mut c = CircuitBuilder::new(length);
+    let emission = c.input_param(states, Categorical::new(cats).unwrap()).unwrap();
+    let transition = c.sum_param(states, states).unwrap();
+    let mut here = c.input(length - 1, emission).unwrap();
+    for var in (0..length - 1).rev() {
+        let next = c.sum(&[here], transition).unwrap();
+        let emit = c.input(var, emission).unwrap();
+        here = c.product(&[emit, next]).unwrap();
+    }
+    sum(&mut c, 1, &[here]);
+    c.finish().unwrap()
+}
+
+fn tree() -> Circuit {
+    let mut c = CircuitBuilder::new(5);
+    let x: Vec<NodeId> = (0..5).map(|v| categorical(&mut c, v, 3, 2 + v as u32 % 3)).collect();
+    let below = c.product(&[x[3], x[4]]).unwrap();
+    let below = sum(&mut c, 3, &[below]);
+    let left = c.product(&[x[1], below]).unwrap();
+    let left = sum(&mut c, 3, &[left]);
+    let top = c.product(&[x[0], left, x[2]]).unwrap();
+    sum(&mut c, 1, &[top]);
+    c.finish().unwrap()
+}
+
+/// Every interval mixes every way to cut it in two; intervals are built once and shared.
+pub fn shared_dag(vars: usize, units: usize, cats: u32) -> Circuit {
+    let mut c = CircuitBuilder::new(vars);
+    let mut region = vec![vec![None; vars + 1]; vars];
+    for (v, row) in region.iter_mut().enumerate() {
+        row[v + 1] = Some(categorical(&mut c, v, units, cats));
+    }
+    for width in 2..=vars {
+        for low in 0..=vars - width {
+            let high = low + width;
+            let cut = |mid: usize| [region[low][mid].unwrap(), region[mid][high].unwrap()];
+            let products: Vec<NodeId> = (low + 1..high).map(|mid| c.product(&cut(mid)).unwrap()).collect();
+            region[low][high] = Some(sum(&mut c, if width == vars { 1 } else { units }, &products));
+        }
+    }
+    c.finish().unwrap()
+}
+
+/// Block-diagonal sums whose blocks are partly tied, within one node and between two.
+fn grouped() -> Circuit {
+    let mut c = CircuitBuilder::new(2);
+    let x = [categorical(&mut c, 0, 4, 3), categorical(&mut c, 1, 4, 3)];
+    let (tied, free) = (c.sum_param(2, 2).unwrap(), c.sum_param(3, 6).unwrap());
+    let slice = |node, start, units| Slice { node, start, units };
+    let blocks = |node| {
+        vec![
+            SumGroup { children: vec![slice(node, 0, 2)], param: tied },
+            SumGroup { children: vec![slice(node, 2, 2)], param: tied },
+        ]
+    };
+    let first = c.grouped_sum(blocks(x[0])).unwrap();
+    let second = c.grouped_sum(blocks(x[1])).unwrap();
+    let both = c.product(&[first, second]).unwrap();
+    let other = c.product(&x).unwrap();
+    let top = c
+        .grouped_sum(vec![
+            SumGroup { children: vec![slice(both, 1, 3), slice(other, 0, 3)], param: free },
+            SumGroup { children: vec![slice(other, 2, 2)], param: tied },
+        ])
+        .unwrap();
+    sum(&mut c, 1, &[top]);
+    c.finish().unwrap()
+}
+
+/// Products that permute, repeat and leave out units of their factors.
+fn mapped() -> Circuit {
+    let mut c = CircuitBuilder::new(3);
+    let x = [categorical(&mut c, 0, 2, 3), categorical(&mut c, 1, 3, 2), categorical(&mut c, 2, 4, 2)];
+    let factor = |node, map: &[u32]| Factor { node, map: Some(Arc::from(map)) };
+    let wide = c.mapped_product(vec![factor(x[0], &[0, 0, 1, 1, 0]), factor(x[1], &[2, 1, 0, 2, 2])]).unwrap();
+    let mixed = sum(&mut c, 4, &[wide]);
+    let top = c.mapped_product(vec![factor(mixed, &[3, 2, 1, 0]), Factor { node: x[2], map: None }]).unwrap();
+    sum(&mut c, 1, &[top]);
+    c.finish().unwrap()
+}
+
+/// A sum over overlapping slices of one child, and over a sum.
+fn same_child_twice() -> Circuit {
+    let mut c = CircuitBuilder::new(1);
+    let x = categorical(&mut c, 0, 3, 4);
+    let slice = |node, start, units| Slice { node, start, units };
+    let param = c.sum_param(2, 5).unwrap();
+    let children = vec![slice(x, 0, 3), slice(x, 1, 2)];
+    let twice = c.grouped_sum(vec![SumGroup { children, param }]).unwrap();
+    sum(&mut c, 1, &[twice, x]);
+    c.finish().unwrap()
+}
+
+/// A table, two densities and a discrete logistic; the densities tied between two variables.
+pub fn mixed() -> Circuit {
+    let mut c = CircuitBuilder::new(4);
+    let density = c.input_param(3, Gaussian::new(0.1, 0.5).unwrap()).unwrap();
+    let logistic = c.input_param(3, DiscreteLogistic::new(8, (-1.0, 1.0), 0.05).unwrap()).unwrap();
+    let x = [
+        categorical(&mut c, 0, 3, 3),
+        c.input(1, density).unwrap(),
+        c.input(2, density).unwrap(),
+        c.input(3, logistic).unwrap(),
+    ];
+    let left = c.product(&x[..2]).unwrap();
+    let left = sum(&mut c, 3, &[left]);
+    let right = c.product(&x[2..]).unwrap();
+    let top = c.product(&[left, right]).unwrap();
+    sum(&mut c, 1, &[top]);
+    c.finish().unwrap()
+}
+
+pub fn wide_product(vars: usize, units: usize) -> Circuit {
+    let mut c = CircuitBuilder::new(vars);
+    let x: Vec<NodeId> = (0..vars).map(|v| categorical(&mut c, v, units, 3)).collect();
+    let all = c.product(&x).unwrap();
+    sum(&mut c, 1, &[all]);
+    c.finish().unwrap()
+}
+
+/// Unit 2 of the input is in no slice: no flow and no top-down probability ever reaches it.
+fn unused_unit() -> Circuit {
+    let mut c = CircuitBuilder::new(1);
+    let x = categorical(&mut c, 0, 3, 2);
+    let param = c.sum_param(1, 2).unwrap();
+    let children = vec![Slice { node: x, start: 0, units: 2 }];
+    c.grouped_sum(vec![SumGroup { children, param }]).unwrap();
+    c.finish().unwrap()
+}
+
+/// A random circuit over one to four variables: shared regions, ties, maps, groups, slices.
+pub fn random(seed: u64) -> Case {
+    let mut rng = Rng::stream(seed, 1234);
+    let num_vars = 1 + rng.below(4);
+    let cats = (0..num_vars).map(|_| 2 + rng.below(2) as u32).collect();
+    let mut maker =
+        Maker { circuit: CircuitBuilder::new(num_vars), rng, cats, inputs: Vec::new(), weights: Vec::new() };
+    let top = maker.region(&(0..num_vars).collect::<Vec<_>>(), &mut Vec::new());
+    sum(&mut maker.circuit, 1, &[top]);
+    let mut case = Case::new(&format!("random {seed}"), maker.circuit.finish().unwrap());
+    case.params = Params::random(&case.circuit, seed, 2.0).unwrap();
+    case
+}
+
+struct Maker {
+    circuit: CircuitBuilder,
+    rng: Rng,
+    cats: Vec<u32>,
+    /// Blocks made so far, for ties: (categories, block).
+    inputs: Vec<(u32, ParamId)>,
+    /// (columns, block).
+    weights: Vec<(usize, ParamId)>,
+}
+
+impl Maker {
+    /// A node over `vars`; sometimes one that is already there.
+    fn region(&mut self, vars: &[usize], made: &mut Vec<(Vec<usize>, NodeId)>) -> NodeId {
+        if let Some((_, node)) = made.iter().find(|(scope, _)| scope == vars)
+            && self.rng.below(2) == 0
+        {
+            return *node;
+        }
+        let node = if let [var] = *vars {
+            let param = self.input_param(self.cats[var]);
+            let input = self.circuit.input(var, param).unwrap();
+            if self.rng.below(3) == 0 { self.mix(&[input]) } else { input }
+        } else {
+            let ways = 1 + self.rng.below(2);
+            let products: Vec<NodeId> = (0..ways).map(|_| self.cut(vars, made)).collect();
+            self.mix(&products)
+        };
+        made.push((vars.to_vec(), node));
+        node
+    }
+
+    /// A product over two parts, with maps where their units differ or by chance.
+    fn cut(&mut self, vars: &[usize], made: &mut Vec<(Vec<usize>, NodeId)>) -> NodeId {
+        let at = 1 + self.rng.below(vars.len() - 1);
+        let parts = [self.region(&vars[..at], made), self.region(&vars[at..], made)];
+        let [a, b] = parts.map(|part| self.circuit.units(part));
+        if a == b && self.rng.below(2) == 0 {
+            return self.circuit.product(&parts).unwrap();
+        }
+        let units = 1 + self.rng.below(4);
+        let factors = parts.map(|node| {
+            let there = self.circuit.units(node);
+            let map: Vec<u32> = (0..units).map(|_| self.rng.below(there) as u32).collect();
+            Factor { node, map: Some(map.into()) }
+        });
+        self.circuit.mapped_product(factors.into()).unwrap()
+    }
+
+    /// A sum in one to three groups, each over a slice of every child.
+    fn mix(&mut self, children: &[NodeId]) -> NodeId {
+        let groups = (0..1 + self.rng.below(3)).map(|_| {
+            let slices: Vec<Slice> = children
+                .iter()
+                .map(|&node| {
+                    let there = self.circuit.units(node);
+                    let start = self.rng.below(there);
+                    Slice { node, start, units: 1 + self.rng.below(there - start) }
+                })
+                .collect();
+            let param = self.sum_param(slices.iter().map(|s| s.units).sum());
+            SumGroup { children: slices, param }
+        });
+        let groups = groups.collect();
+        self.circuit.grouped_sum(groups).unwrap()
+    }
+
+    fn input_param(&mut self, cats: u32) -> ParamId {
+        let tied = self.inputs.iter().find(|(c, _)| *c == cats).map(|(_, param)| *param);
+        if let Some(param) = tied.filter(|_| self.rng.below(3) == 0) {
+            return param;
+        }
+        let units = 1 + self.rng.below(3);
+        let param = self.circuit.input_param(units, Categorical::new(cats).unwrap()).unwrap();
+        self.inputs.push((cats, param));
+        param
+    }
+
+    fn sum_param(&mut self, cols: usize) -> ParamId {
+        let tied = self.weights.iter().find(|(c, _)| *c == cols).map(|(_, param)| *param);
+        if let Some(param) = tied.filter(|_| self.rng.below(2) == 0) {
+            return param;
+        }
+        let units = 1 + self.rng.below(2);
+        let param = self.circuit.sum_param(units, cols).unwrap();
+        self.weights.push((cols, param));
+        param
+    }
+}

@@ -1,0 +1,172 @@
+//! Holds the learner against fixtures written by an independent reference, through the public face alone.
+//!
+//! Reads every `*.json` of the folder in `ANEMONE_FIXTURES`, by default `tests/fixtures`, and fails when there is none.
+
+mod common;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anemone::backend::{Backend, FlowPrecision};
+use anemone::circuit::json::{read_circuit, write_circuit};
+use anemone::circuit::{Circuit, Params, Smoothing};
+use anemone::optim::{AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule};
+use serde_json::Value;
+
+use common::compare::{LOG_LIKELIHOOD, PROBABILITY, close, close_table};
+use common::reference::{categories, fixture, list, number, read_json, vector};
+use common::spec::{Table, flow_table, param_table, params_from};
+use common::{cpu, learned, mean_flows, start, theta, top_down};
+
+/// A circuit of a fixture with everything the reference says about it.
+struct Fixture {
+    name: String,
+    circuit: Arc<Circuit>,
+    params: Params,
+    expected: Value,
+}
+
+/// All fixtures, each as it was read and once more after it was written and read again.
+fn fixtures() -> Vec<Fixture> {
+    let folder = std::env::var_os("ANEMONE_FIXTURES").map_or_else(|| fixture(""), PathBuf::from);
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .unwrap_or_else(|e| panic!("{}: {e}", folder.display()))
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ext| ext == "json"))
+        .collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "{}: no fixtures here", folder.display());
+    let mut fixtures = Vec::new();
+    for path in paths {
+        let expected = read_json(&path);
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        let (circuit, params) = read_circuit(&expected.to_string()).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let params = params.expect("a fixture has parameters");
+        let (again, params_again) = read_circuit(&write_circuit(&circuit, Some(&params))).unwrap();
+        let (copy, values) = (format!("{name}, written and read again"), expected.clone());
+        fixtures.push(Fixture { name, circuit: Arc::new(circuit), params, expected });
+        let params = params_again.expect("it had parameters before");
+        fixtures.push(Fixture { name: copy, circuit: Arc::new(again), params, expected: values });
+    }
+    fixtures
+}
+
+/// `[[..], ..]`, one row a block: every block of the reference has one row.
+fn one_row_a_block(value: &Value) -> Table {
+    list(value).iter().map(|row| vec![vector(row)]).collect()
+}
+
+fn constant(step: f64) -> Schedule {
+    Schedule::Constant { step }
+}
+
+#[test]
+fn log_likelihoods_are_the_references_with_and_without_missing_values() {
+    for f in fixtures() {
+        let mut backend = cpu(&f.circuit, &f.params);
+        for (data, wanted) in [("data", "log_likelihood"), ("data_missing", "log_likelihood_missing")] {
+            let got = backend.log_likelihoods(&categories(&f.expected[data])).unwrap();
+            close(&format!("{}: {wanted}", f.name), &got, &vector(&f.expected[wanted]), LOG_LIKELIHOOD);
+        }
+    }
+}
+
+#[test]
+fn mean_flows_and_top_down_probabilities_are_the_references() {
+    for f in fixtures() {
+        let mut backend = cpu(&f.circuit, &f.params);
+        let (flows, report) = mean_flows(&mut backend, &categories(&f.expected["data"]));
+        close_table(&format!("{}: flows", f.name), &flows, &one_row_a_block(&f.expected["flows"]), PROBABILITY);
+        let total: f64 = vector(&f.expected["log_likelihood"]).iter().sum();
+        close(&format!("{}: reported", f.name), &[report.log_likelihood], &[total], LOG_LIKELIHOOD);
+        let td: Vec<f64> = top_down(&mut backend).concat();
+        close(&format!("{}: td", f.name), &td, &vector(&f.expected["td_params"]), PROBABILITY);
+    }
+}
+
+#[test]
+fn one_update_of_each_em_rule_gives_the_references_parameters() {
+    for f in fixtures() {
+        let (mini, anemone) = (&f.expected["mini_batch_em"], &f.expected["anemone"]);
+        let smoothing = Smoothing::NONE;
+        let updates = [
+            (OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing }), &f.expected["full_batch_em"]),
+            (
+                OptimizerSpec::MiniBatchEm(MiniBatchEmSpec {
+                    step: constant(number(&mini["alpha"])),
+                    smoothing,
+                    ..Default::default()
+                }),
+                &mini["params"],
+            ),
+            (
+                OptimizerSpec::Anemone(AnemoneSpec {
+                    step: constant(number(&anemone["alpha"])),
+                    momentum: 0.0,
+                    smoothing,
+                    ..Default::default()
+                }),
+                &anemone["params"],
+            ),
+        ];
+        for (spec, wanted) in updates {
+            let batch = categories(&f.expected["data"]);
+            let params = learned(&f.circuit, &f.params, &spec, &[&batch]);
+            let what = format!("{}: {spec:?}", f.name);
+            close_table(&what, &param_table(&f.circuit, &params), &one_row_a_block(wanted), PROBABILITY);
+        }
+    }
+}
+
+#[test]
+fn anemone_with_momentum_follows_the_reference_over_three_batches() {
+    for f in fixtures() {
+        let wanted = &f.expected["anemone_momentum"];
+        let spec = OptimizerSpec::Anemone(AnemoneSpec {
+            step: constant(number(&wanted["alpha"])),
+            momentum: number(&wanted["beta"]),
+            smoothing: Smoothing::NONE,
+            ..Default::default()
+        });
+        let (mut backend, mut optimizer) = start(&f.circuit, &f.params, &spec);
+        let batches = list(&wanted["batches"]);
+        assert_eq!(batches.len(), 3);
+        for (t, (batch, params)) in batches.iter().zip(list(&wanted["params_after_each"])).enumerate() {
+            optimizer.learn(&mut backend, &categories(batch)).unwrap();
+            let what = format!("{}: after batch {t}", f.name);
+            close_table(&what, &theta(&backend), &one_row_a_block(params), PROBABILITY);
+        }
+    }
+}
+
+#[test]
+fn the_gradient_is_the_references() {
+    for f in fixtures() {
+        let mut backend = cpu(&f.circuit, &f.params);
+        let flows = backend.new_flows(FlowPrecision::Single).unwrap();
+        let td = backend.new_rows().unwrap();
+        let batch = categories(&f.expected["data"]);
+        backend.add_flows(&batch, 1.0, flows).unwrap();
+        backend.top_down(td).unwrap();
+        backend.gradient(flows, 1.0 / batch.total_weight(), td).unwrap();
+        let got = flow_table(&f.circuit, &backend.flows(flows).unwrap());
+        close_table(&f.name, &got, &one_row_a_block(&f.expected["adam_gradient"]), PROBABILITY);
+    }
+}
+
+#[test]
+fn global_renormalisation_is_the_references_where_it_is_exact() {
+    let mut compared = 0;
+    for f in fixtures() {
+        let wanted = &f.expected["renormalise"];
+        if wanted["normalised"].is_null() {
+            continue; // tied rows that would need different normalisers: no exact answer exists
+        }
+        let mut backend = cpu(&f.circuit, &f.params);
+        backend.set_params(&params_from(&f.circuit, &one_row_a_block(&wanted["unnormalised"]))).unwrap();
+        backend.renormalize().unwrap();
+        close_table(&f.name, &theta(&backend), &one_row_a_block(&wanted["normalised"]), PROBABILITY);
+        compared += 1;
+    }
+    assert!(compared > 0, "no fixture could be renormalised");
+}
