@@ -5,7 +5,7 @@
 //! proportion to the flow it has when everything is missing: a projection. Rows that nothing reaches are divided by
 //! their own sum. In log space and double precision, because Z may be anything. See docs/MATH.md.
 
-use super::rescue::{LogValues, Row, log_values, panel, scatter};
+use super::rescue::{LogValues, Row, log_values, panel, scatter, scatter_product};
 use crate::circuit::{Circuit, NodeKind, ParamKind, SumGroup};
 
 /// Normalises all rows of `theta`.
@@ -68,13 +68,7 @@ fn sum_rows(circuit: &Circuit, theta: &[f32], partition: &LogValues) -> Vec<Vec<
         let own = std::mem::take(&mut flows[i]);
         match &node.kind {
             NodeKind::Input { .. } => {}
-            NodeKind::Product { factors } => {
-                for factor in factors {
-                    for (k, flow) in own.iter().enumerate() {
-                        flows[factor.node.index()][factor.map.as_ref().map_or(k, |map| map[k] as usize)] += flow;
-                    }
-                }
-            }
+            NodeKind::Product { factors } => scatter_product(factors, &own, &mut flows),
             NodeKind::Sum { groups } => {
                 let mut start = 0;
                 for group in groups {

@@ -5,7 +5,7 @@
 
 use super::buffers::FlowBuffer;
 use super::forward::Pass;
-use crate::circuit::{Circuit, NodeKind, ParamId, SumGroup};
+use crate::circuit::{Circuit, Factor, NodeKind, ParamId, SumGroup};
 use crate::data::Batch;
 
 /// Flows below this part of a row's flow are not followed further.
@@ -132,13 +132,7 @@ pub(super) fn add_flows(pass: Pass<'_>, row: usize, values: &LogValues, flow: f6
                     layout.stat_positions(unit).zip(&stats).for_each(|(at, &stat)| into.add(at, stat));
                 }
             }
-            NodeKind::Product { factors } => {
-                for factor in factors {
-                    for (k, flow) in own.iter().enumerate() {
-                        flows[factor.node.index()][factor.map.as_ref().map_or(k, |map| map[k] as usize)] += flow;
-                    }
-                }
-            }
+            NodeKind::Product { factors } => scatter_product(factors, &own, &mut flows),
             NodeKind::Sum { groups } => {
                 let mut unit = 0;
                 for group in groups {
@@ -163,6 +157,15 @@ pub(super) fn add_flows(pass: Pass<'_>, row: usize, values: &LogValues, flow: f6
                     scatter(group, &panel_flow, &mut flows);
                 }
             }
+        }
+    }
+}
+
+/// Passes a product's flow to every factor.
+pub(super) fn scatter_product(factors: &[Factor], own: &[f64], flows: &mut [Vec<f64>]) {
+    for factor in factors {
+        for (k, flow) in own.iter().enumerate() {
+            flows[factor.node.index()][factor.map.as_ref().map_or(k, |map| map[k] as usize)] += flow;
         }
     }
 }
