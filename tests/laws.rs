@@ -7,12 +7,15 @@ use std::sync::Arc;
 use anemone::backend::cpu::{CpuBackend, CpuOptions};
 use anemone::backend::{Backend, FlowPrecision};
 use anemone::circuit::json::{read_circuit, write_circuit};
-use anemone::circuit::{Circuit, CircuitBuilder, Gaussian, NodeId, ParamKind, Params, Slice, Smoothing, SumGroup};
+use anemone::circuit::{
+    Categorical, Circuit, CircuitBuilder, Gaussian, NodeId, ParamKind, Params, Slice, Smoothing, SumGroup,
+};
 use anemone::data::{Batch, Column};
 use anemone::optim::{
     AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
 };
 use anemone::rng::Rng;
+use anemone::structure::{HcltOptions, Tying, hmm};
 use proptest::prelude::*;
 
 use common::cases::{self, Case};
@@ -593,9 +596,13 @@ fn micro_batches_agree_with_one_large_batch() {
     }
 }
 
-/// Circuits and batches large enough that every stage of a pass is really divided among threads.
+/// Circuits large enough that every stage of a pass is really divided among threads.
 fn large_cases() -> Vec<Case> {
-    vec![Case::new("large hmm", cases::tied_hmm(12, 16, 2000)), Case::new("large dag", cases::shared_dag(6, 16, 5))]
+    vec![
+        Case::new("large hmm", hmm(12, 16, Categorical::new(2000).unwrap(), Tying::Homogeneous).unwrap()),
+        cases::learned_tree("large hclt", 16, 5, HcltOptions::default()),
+        cases::chunked_trees(12, 16, 5),
+    ]
 }
 
 #[test]
