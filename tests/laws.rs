@@ -1,5 +1,7 @@
 //! The laws of learning, on small circuits of every shape: what must hold whatever the backend does inside.
 
+#![allow(clippy::unwrap_used)] // what fails here fails a test
+
 mod common;
 
 use std::sync::Arc;
@@ -15,7 +17,7 @@ use anemone::optim::{
     AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
 };
 use anemone::rng::Rng;
-use anemone::structure::{HcltOptions, Tying, hmm};
+use anemone::structure::{HcltOptions, Tying, hmm, monarch_hmm};
 use proptest::prelude::*;
 
 use common::cases::{self, Case};
@@ -144,6 +146,43 @@ fn every_case_comes_back_from_json_and_says_the_same() {
         let again = cpu(&Arc::new(circuit), &params).log_likelihoods(&batch).unwrap();
         assert_eq!(again, cpu(&case.circuit, &case.params).log_likelihoods(&batch).unwrap());
     }
+}
+
+/// Wider than a tile of weights, more rows than a chunk, more categories than a task gathers.
+#[test]
+fn circuits_larger_than_any_tile_are_the_specification() {
+    let table = |cats| Categorical::new(cats).unwrap();
+    let cases = [
+        Case::new("wide hmm", hmm(3, 70, table(3000), Tying::Homogeneous).unwrap()),
+        Case::new("long hmm", hmm(25, 3, table(2), Tying::Homogeneous).unwrap()),
+        Case::new("wide monarch hmm", monarch_hmm(3, (8, 9), table(40)).unwrap()),
+        cases::chunked_trees(6, 33, 4),
+    ];
+    for case in cases {
+        let spec = Spec::new(&case.circuit, &case.params);
+        let mut backend = cpu(&case.circuit, &case.params);
+        for rows in [1, 65, 300] {
+            let batch = weighted(case.batch_with_missing(rows, 3));
+            let what = format!("{}: {rows} rows", case.name);
+            let tolerance = Tolerance { absolute: 2e-6, ..LOG_LIKELIHOOD };
+            close(&what, &backend.log_likelihoods(&batch).unwrap(), &spec.log_likelihoods(&batch), tolerance);
+            close_table(&what, &mean_flows(&mut backend, &batch).0, &spec.mean_flows(&batch), PROBABILITY);
+        }
+        close_rows(&case.name, &top_down(&mut backend), &spec.top_down(), PROBABILITY);
+    }
+}
+
+#[test]
+fn comparisons_fail_on_nan_on_nothing_and_on_other_lengths() {
+    let fails = |got: &[f64], want: &[f64]| {
+        let (got, want) = (got.to_vec(), want.to_vec());
+        std::panic::catch_unwind(|| close("", &got, &want, Tolerance { absolute: 1.0, relative: 1.0 })).is_err()
+    };
+    let (nan, inf) = (f64::NAN, f64::INFINITY);
+    assert!(!fails(&[1.0], &[1.5]) && !fails(&[inf], &[inf]));
+    assert!(fails(&[9.0], &[1.0]) && fails(&[], &[]) && fails(&[1.0], &[]) && fails(&[1.0, 1.0], &[1.0]));
+    assert!(fails(&[nan], &[1.0]) && fails(&[1.0], &[nan]) && fails(&[nan], &[nan]));
+    assert!(fails(&[inf], &[1.0]) && fails(&[1.0], &[inf]) && fails(&[inf], &[-inf]));
 }
 
 // Probability.
@@ -336,15 +375,16 @@ fn anemone_maximises(case: &Case, seed: u64) {
     let reached = objective(&best);
     assert!(reached.is_finite(), "{}: {reached}", case.name);
     let mut rng = Rng::new(seed);
+    let mut worst = reached;
     for by in [0.01, 0.1, 1.0] {
         for _ in 0..10 {
             let other = objective(&perturbed(&best, &mut rng, by));
             assert!(other <= reached + 1e-6, "{}: moving by {by} raises {reached} to {other}", case.name);
+            worst = worst.min(other);
         }
     }
-    // It is not flat: a large move loses visibly.
-    let far = objective(&perturbed(&best, &mut rng, 1.0));
-    assert!(far < reached - 1e-3 || best.iter().flatten().all(|row| row.len() == 1), "{}: {far}", case.name);
+    // It is not flat: some of the moves lose visibly.
+    assert!(worst < reached - 1e-3 || best.iter().flatten().all(|row| row.len() == 1), "{}: {worst}", case.name);
 }
 
 #[test]
@@ -445,7 +485,9 @@ fn weights_are_soft_counts() {
         let mut backend = cpu(&case.circuit, &case.params);
         let flows = |backend: &mut CpuBackend, batches: &[&Batch]| {
             let id = backend.new_flows(FlowPrecision::Double).unwrap();
-            batches.iter().for_each(|batch| drop(backend.add_flows(batch, 1.0, id).unwrap()));
+            for batch in batches {
+                backend.add_flows(batch, 1.0, id).unwrap();
+            }
             common::spec::flow_table(&case.circuit, &backend.flows(id).unwrap())
         };
         let got = flows(&mut backend, &[&counted]);
@@ -599,7 +641,7 @@ fn micro_batches_agree_with_one_large_batch() {
 /// Circuits large enough that every stage of a pass is really divided among threads.
 fn large_cases() -> Vec<Case> {
     vec![
-        Case::new("large hmm", hmm(12, 16, Categorical::new(2000).unwrap(), Tying::Homogeneous).unwrap()),
+        Case::new("large hmm", hmm(24, 16, Categorical::new(2000).unwrap(), Tying::Homogeneous).unwrap()),
         cases::learned_tree("large hclt", 16, 5, HcltOptions::default()),
         cases::chunked_trees(12, 16, 5),
     ]
@@ -792,7 +834,7 @@ fn a_row_of_probability_zero_is_counted_and_changes_nothing_else() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_circuits_are_the_specification(seed in 0u64..1_000_000) {
