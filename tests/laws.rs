@@ -833,6 +833,39 @@ fn a_row_of_probability_zero_is_counted_and_changes_nothing_else() {
     }
 }
 
+/// Rows whose entries span many decades, some of them zero: every likelihood is right or, if so, exactly −∞, every flow
+/// is right, and no optimizer leaves the simplex.
+fn extremes_agree(case: &Case, seed: u64, decades: f64) {
+    let mut rng = Rng::stream(seed, 5);
+    let mut table = param_table(&case.circuit, &case.params);
+    for row in table.iter_mut().flatten() {
+        let keep = rng.below(row.len()); // one entry stays of order one
+        for (k, p) in row.iter_mut().enumerate() {
+            *p = match (k == keep, rng.below(8)) {
+                (true, _) => 1.0,
+                (false, 0) => 0.0,
+                _ => 10f64.powf(-decades * rng.uniform()),
+            };
+        }
+        let total: f64 = row.iter().sum();
+        row.iter_mut().for_each(|p| *p /= total);
+    }
+    let params = params_from(&case.circuit, &table);
+    let (spec, mut backend) = (Spec::new(&case.circuit, &params), cpu(&case.circuit, &params));
+    for batch in [case.batch(12, seed), case.batch_with_missing(12, seed)] {
+        let want = spec.log_likelihoods(&batch);
+        let tolerance = Tolerance { absolute: 2e-6, ..LOG_LIKELIHOOD };
+        close(&case.name, &backend.log_likelihoods(&batch).unwrap(), &want, tolerance);
+        let (flows, report) = mean_flows(&mut backend, &batch);
+        close_table(&case.name, &flows, &spec.mean_flows(&batch), PROBABILITY);
+        assert_eq!(report.impossible_rows, want.iter().filter(|ll| **ll == f64::NEG_INFINITY).count());
+        for spec in optimizers_for(case) {
+            let what = format!("{}: {spec:?}", case.name);
+            rows_sum_to_one(&what, &case.circuit, &learned(&case.circuit, &params, &spec, &[&batch, &batch]));
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -842,6 +875,11 @@ proptest! {
         agrees_with_the_specification(&case);
         worlds_sum_to_one(&case);
         marginals_are_sums(&case, seed);
+    }
+
+    #[test]
+    fn random_circuits_with_extreme_parameters_are_the_specification(seed in 0u64..1_000_000, decades in 1u32..44) {
+        extremes_agree(&cases::random(seed), seed, f64::from(decades));
     }
 
     #[test]
