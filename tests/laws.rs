@@ -683,13 +683,19 @@ fn survives(what: &str, circuit: &Arc<Circuit>, params: &Params, batch: &Batch) 
     let want = spec.log_likelihoods(batch);
     assert!(want.iter().all(|ll| ll.is_finite()), "{what}: the specification itself has {want:?}");
     close(what, &backend.log_likelihoods(batch).unwrap(), &want, LOG_LIKELIHOOD);
-    let (flows, report) = mean_flows(&mut backend, batch);
-    close_table(&format!("{what}: flows"), &flows, &spec.mean_flows(batch), PROBABILITY);
-    assert_eq!(report.impossible_rows, 0, "{what}");
+    let counts = (0..batch.num_rows()).map(|row| [0.5, 3.0][row % 2]).collect();
+    let weighted = batch.clone().with_weights(counts).unwrap();
+    let mut rescued = 0;
+    for batch in [batch, &weighted] {
+        let (flows, report) = mean_flows(&mut backend, batch);
+        close_table(&format!("{what}: flows"), &flows, &spec.mean_flows(batch), PROBABILITY);
+        assert_eq!(report.impossible_rows, 0, "{what}");
+        rescued += report.rescued_rows;
+    }
     for spec in [anemone(0.4, 0.9, Smoothing::default()), full_batch_em()] {
         rows_sum_to_one(what, circuit, &learned(circuit, params, &spec, &[batch]));
     }
-    report.rescued_rows
+    rescued
 }
 
 /// An HMM of two states that never change; each emits its own symbol, and the other's with probability `rare`.
