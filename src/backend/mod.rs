@@ -120,7 +120,7 @@ pub trait Backend: Send {
     /// A copy of the parameters.
     fn params(&self) -> Result<Params>;
 
-    /// Replaces the parameters.
+    /// Replaces the parameters. Rows need not sum to one: `log_likelihoods` are then of p̃; `renormalize` before learning.
     fn set_params(&mut self, params: &Params) -> Result<()>;
 
     /// log p(x) of every row, in nats; −∞ where it is impossible. Missing cells are marginalised exactly.

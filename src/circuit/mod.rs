@@ -181,6 +181,14 @@ impl Circuit {
         (0..self.params.len() as u32).map(ParamId)
     }
 
+    /// The distribution family of an input block. Panics for a block of mixture weights.
+    pub fn distribution(&self, param: ParamId) -> &dyn Distribution {
+        match &self.params[param.index()].kind {
+            ParamKind::Input(distribution) => &**distribution,
+            ParamKind::Sum { .. } => panic!("parameter block {param} holds mixture weights"),
+        }
+    }
+
     /// Where each block's numbers lie in flat buffers.
     pub fn layout(&self) -> &Arc<Layout> {
         &self.layout
@@ -204,10 +212,7 @@ impl Circuit {
                 && !checked[*var].contains(param)
             {
                 checked[*var].push(*param);
-                let ParamKind::Input(distribution) = &self.params[param.index()].kind else {
-                    unreachable!("the builder gives inputs only input blocks")
-                };
-                check_column(&**distribution, batch.column(*var), batch.missing(*var))
+                check_column(self.distribution(*param), batch.column(*var), batch.missing(*var))
                     .map_err(|(row, why)| Error::data(format!("row {row}: variable {var}: {why}")))?;
             }
         }

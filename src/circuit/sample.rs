@@ -1,6 +1,6 @@
 //! Draws rows from a circuit, root to leaves.
 
-use super::{Circuit, NodeId, NodeKind, ParamKind, Params};
+use super::{Circuit, NodeId, NodeKind, Params};
 use crate::data::{Batch, Column};
 use crate::error::Result;
 use crate::rng::Rng;
@@ -16,10 +16,7 @@ pub fn sample(circuit: &Circuit, params: &Params, num_rows: usize, rng: &mut Rng
         while let Some((id, unit)) = stack.pop() {
             match &circuit.node(id).kind {
                 NodeKind::Input { var, param } => {
-                    let ParamKind::Input(distribution) = &circuit.params()[param.index()].kind else {
-                        unreachable!("the builder gives inputs only input blocks")
-                    };
-                    values[*var][row] = distribution.sample(&params.row(*param, unit), rng);
+                    values[*var][row] = circuit.distribution(*param).sample(&params.row(*param, unit), rng);
                 }
                 NodeKind::Product { factors } => {
                     let units = factors.iter().map(|f| (f.node, f.map.as_ref().map_or(unit, |m| m[unit] as usize)));
@@ -60,10 +57,7 @@ pub fn sample(circuit: &Circuit, params: &Params, num_rows: usize, rng: &mut Rng
 /// The values of a variable in the narrowest column type that holds all its categories.
 fn narrowest(circuit: &Circuit, var: usize, values: Vec<f64>) -> Column {
     let cats = circuit.nodes().iter().find_map(|node| match &node.kind {
-        NodeKind::Input { var: v, param } if *v == var => match &circuit.params()[param.index()].kind {
-            ParamKind::Input(distribution) => Some(distribution.num_cats()),
-            ParamKind::Sum { .. } => None,
-        },
+        NodeKind::Input { var: v, param } if *v == var => Some(circuit.distribution(*param).num_cats()),
         _ => None,
     });
     match cats.flatten() {

@@ -3,7 +3,7 @@
 use super::{
     Buffer, FactorSource, FlowTarget, InputStep, Plan, PlanFactor, PlanGroup, ProductStep, Step, SumStep, Use, View,
 };
-use crate::circuit::{Circuit, NodeId, NodeKind, ParamKind, Slice};
+use crate::circuit::{Circuit, NodeId, NodeKind, Slice};
 
 /// Lays out the buffers and writes the steps.
 pub(super) fn build(circuit: &Circuit) -> Plan {
@@ -63,8 +63,11 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                 for group in groups {
                     let units = circuit.params()[group.param.index()].units;
                     let slices: Vec<View> = group.children.iter().map(view).collect();
+                    // A child sum's buffer turns into its G on the way back, while this sum's parameter flows still need
+                    // its values: then a panel keeps them.
+                    let keeps_values = |c: &Slice| !matches!(circuit.node(c.node).kind, NodeKind::Sum { .. });
                     let (panel, gathered) = match slices[..] {
-                        [only] => (only, Vec::new()),
+                        [only] if keeps_values(&group.children[0]) => (only, Vec::new()),
                         _ => {
                             let cols = slices.iter().map(|s| s.units).sum();
                             (View { buffer: values.take(cols), start: 0, units: cols }, slices)
@@ -130,10 +133,7 @@ fn inputs_with_values(circuit: &Circuit) -> Vec<bool> {
         .nodes()
         .iter()
         .map(|node| match &node.kind {
-            NodeKind::Input { param, .. } => match &circuit.params()[param.index()].kind {
-                ParamKind::Input(distribution) => !distribution.is_table(),
-                ParamKind::Sum { .. } => false,
-            },
+            NodeKind::Input { param, .. } => !circuit.distribution(*param).is_table(),
             _ => true,
         })
         .collect();

@@ -6,8 +6,8 @@
 //!
 //! Buffers are numbered in the order of the nodes, so a step reads only buffers that lie below those it writes. Values:
 //! every sum, every product and every input that some sum mixes directly has a buffer `[rows × units]`; other table
-//! inputs are gathered where they are multiplied. A sum group over several slices has a *panel*, its children side
-//! by side at one common scale. Flows: a node with a single parent that is a product has the same flow as that
+//! inputs are gathered where they are multiplied. A sum group over several slices, or over another sum, has a *panel*:
+//! its children side by side at one common scale. Flows: a node with a single parent that is a product has the same flow as that
 //! product, unit by unit, and shares its buffer.
 
 mod build;

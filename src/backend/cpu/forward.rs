@@ -6,10 +6,10 @@
 use super::chunk::Chunk;
 use super::matrix::{Matrix, MatrixMut, multiply};
 use super::scaled::{
-    Extremes, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, is_above_loss, multiply_into,
+    DOUBTFUL, Extremes, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, is_above_loss, multiply_into,
     normalize_row, standard_exponent, underflow_loss,
 };
-use crate::circuit::{Circuit, Distribution, ParamId, ParamKind};
+use crate::circuit::{Circuit, ParamId};
 use crate::data::Batch;
 use crate::plan::{Buffer, FactorSource, InputStep, Plan, PlanGroup, ProductStep, Step, SumStep};
 
@@ -20,17 +20,7 @@ pub(super) struct Pass<'a> {
     pub plan: &'a Plan,
     /// The parameters, in the circuit's layout.
     pub theta: &'a [f32],
-    pub source: Source<'a>,
-}
-
-/// Where input values come from.
-#[derive(Clone, Copy)]
-pub(super) enum Source<'a> {
-    /// The rows of a batch.
-    Batch(&'a Batch),
-    /// One row with every variable missing, at a circuit that need not be normalised: the value of an input unit is
-    /// its mass, one number per param row.
-    AllMissing { masses: &'a [f32] },
+    pub batch: &'a Batch,
 }
 
 impl<'a> Pass<'a> {
@@ -38,24 +28,14 @@ impl<'a> Pass<'a> {
         &self.theta[self.circuit.layout().block(param).values.clone()]
     }
 
-    pub fn distribution(self, param: ParamId) -> &'a dyn Distribution {
-        match &self.circuit.params()[param.index()].kind {
-            ParamKind::Input(distribution) => &**distribution,
-            ParamKind::Sum { .. } => unreachable!("the builder gives inputs only input blocks"),
-        }
-    }
-
-    /// The values of table inputs at a row; `None` where they are all 1.
+    /// The values of table inputs at a row; `None` where the variable is missing and they are all 1.
     fn table_row(self, row: usize, var: usize, param: ParamId) -> Option<&'a [f32]> {
-        match self.source {
-            Source::Batch(batch) if batch.is_missing(row, var) => None,
-            Source::Batch(batch) => {
-                let units = self.circuit.params()[param.index()].units;
-                let category = batch.column(var).category(row).expect("check_batch wants integers here") as usize;
-                Some(&self.block(param)[category * units..(category + 1) * units])
-            }
-            Source::AllMissing { masses } => Some(&masses[self.circuit.layout().block(param).rows.clone()]),
+        if self.batch.is_missing(row, var) {
+            return None;
         }
+        let units = self.circuit.params()[param.index()].units;
+        let category = self.batch.column(var).category(row).expect("check_batch wants integers here") as usize;
+        Some(&self.block(param)[category * units..(category + 1) * units])
     }
 }
 
@@ -87,7 +67,7 @@ fn input_forward(pass: Pass<'_>, chunk: &mut Chunk, input: &InputStep) {
     let (span, scales) = (chunk.span(input.value), chunk.scale_span(input.value));
     let first_row = chunk.rows.start;
     let out = &mut chunk.values[span];
-    let distribution = pass.distribution(input.param);
+    let distribution = pass.circuit.distribution(input.param);
     let block = pass.circuit.layout().block(input.param);
     let params: Vec<Vec<f32>> = match distribution.is_table() {
         true => Vec::new(),
@@ -96,22 +76,17 @@ fn input_forward(pass: Pass<'_>, chunk: &mut Chunk, input: &InputStep) {
     let mut logs = vec![0.0; params.len()];
     for (row, (out, scale)) in out.chunks_exact_mut(input.value.units).zip(&mut chunk.scales[scales]).enumerate() {
         let row = first_row + row;
-        *scale = match (pass.source, distribution.is_table()) {
-            (Source::Batch(batch), false) if !batch.is_missing(row, input.var) => {
-                let value = batch.column(input.var).real(row);
-                for (log, params) in logs.iter_mut().zip(&params) {
-                    *log = distribution.log_prob(params, value);
-                }
-                densities(out, &logs)
-            }
-            _ => {
-                match pass.table_row(row, input.var, input.param).filter(|_| distribution.is_table()) {
-                    Some(values) => out.copy_from_slice(values),
-                    None => out.fill(1.0),
-                }
-                let max = extremes(out).max;
-                normalize_row(out, max, Scale::UNIT)
-            }
+        *scale = if pass.batch.is_missing(row, input.var) {
+            out.fill(1.0);
+            normalize_row(out, 1f32.to_bits(), Scale::UNIT)
+        } else if let Some(values) = pass.table_row(row, input.var, input.param).filter(|_| distribution.is_table()) {
+            out.copy_from_slice(values);
+            let max = extremes(out).max;
+            normalize_row(out, max, Scale::UNIT)
+        } else {
+            let value = pass.batch.column(input.var).real(row);
+            logs.iter_mut().zip(&params).for_each(|(log, params)| *log = distribution.log_prob(params, value));
+            densities(out, &logs)
         };
     }
 }
@@ -219,12 +194,13 @@ fn sum_forward(pass: Pass<'_>, chunk: &mut Chunk, sum: &SumStep) {
         for group in &sum.groups {
             let mut panel_scale = scales_below[group.panel.buffer.scale * rows + row];
             let seen = extremes(&out[group.start..group.start + group.units]);
-            if seen.min == 0 && panel_scale.exponent > ZERO {
+            if seen.min < DOUBTFUL.to_bits() && panel_scale.exponent > ZERO {
                 let start = (group.panel.buffer.at * rows + row * group.panel.buffer.units) + group.panel.start;
                 let panel = &below[start..start + group.panel.units];
                 let outputs = &out[group.start..group.start + group.units];
                 if hides_underflow(outputs, panel, pass.block(group.param)) {
-                    panel_scale.loss = panel_scale.loss.max(underflow_loss(panel_scale.exponent) + 16);
+                    // Every term may have lost what lies below the normal range; 2^20 terms are more than any sum has.
+                    panel_scale.loss = panel_scale.loss.max(underflow_loss(panel_scale.exponent) + 20);
                 }
             }
             found.push((seen, panel_scale));
@@ -245,10 +221,11 @@ fn sum_forward(pass: Pass<'_>, chunk: &mut Chunk, sum: &SumStep) {
     }
 }
 
-/// Whether an output that came out as zero is in truth a product of positive numbers.
+/// Whether an output has lost digits below the normal range: it is tiny, or zero though its terms are positive.
 fn hides_underflow(outputs: &[f32], panel: &[f32], weights: &[f32]) -> bool {
-    outputs.iter().zip(weights.chunks_exact(panel.len())).any(|(&output, weights)| {
-        output == 0.0 && panel.iter().zip(weights).any(|(&value, &weight)| value > 0.0 && weight > 0.0)
+    outputs.iter().zip(weights.chunks_exact(panel.len())).any(|(&output, weights)| match output {
+        0.0 => panel.iter().zip(weights).any(|(&value, &weight)| value > 0.0 && weight > 0.0),
+        _ => output < DOUBTFUL,
     })
 }
 

@@ -25,8 +25,9 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use self::backward::backward;
 use self::buffers::{FlowBuffer, tiles, with_flows};
 use self::chunk::{Chunk, chunk_rows};
-use self::forward::{Pass, Source, forward};
+use self::forward::{Pass, forward};
 use self::param_flows::add_param_flows;
+use self::rescue::Row;
 use self::update::Update;
 use super::{AdamStep, Backend, BatchReport, EmUpdate, FlowPrecision, FlowsId, RowsId, Tensor};
 use crate::circuit::{Circuit, Flows, Params};
@@ -103,7 +104,7 @@ impl CpuBackend {
     }
 
     fn pass<'a>(&'a self, batch: &'a Batch) -> Pass<'a> {
-        Pass { circuit: &self.circuit, plan: &self.plan, theta: &self.theta, source: Source::Batch(batch) }
+        Pass { circuit: &self.circuit, plan: &self.plan, theta: &self.theta, batch }
     }
 
     /// Working memory for some rows, cut into chunks.
@@ -170,7 +171,8 @@ impl Backend for CpuBackend {
                 chunks.par_iter_mut().for_each(|chunk| {
                     forward(pass, chunk);
                     for (i, row) in chunk.rows.clone().enumerate().filter(|(i, _)| chunk.degenerate[*i]) {
-                        chunk.log_likelihoods[i] = rescue::log_values(pass, batch, row).log_likelihood();
+                        chunk.log_likelihoods[i] =
+                            rescue::log_values(pass.circuit, pass.theta, Row::Of(batch, row)).log_likelihood();
                     }
                 });
             });
@@ -200,10 +202,10 @@ impl Backend for CpuBackend {
                     let weight = f64::from(batch.weight(row));
                     if chunk.degenerate[i] {
                         report.rescued_rows += 1;
-                        let values = rescue::log_values(pass, batch, row);
+                        let values = rescue::log_values(pass.circuit, pass.theta, Row::Of(batch, row));
                         chunk.log_likelihoods[i] = values.log_likelihood();
                         if values.log_likelihood() > f64::NEG_INFINITY {
-                            rescue::add_flows(pass, batch, row, &values, gain * weight, &mut target);
+                            rescue::add_flows(pass, row, &values, gain * weight, &mut target);
                         }
                     }
                     if chunk.log_likelihoods[i] == f64::NEG_INFINITY {
@@ -279,7 +281,7 @@ impl Backend for CpuBackend {
     }
 
     fn renormalize(&mut self) -> Result<()> {
-        renormalize::renormalize(&self.circuit, &self.plan, &mut self.theta);
+        renormalize::renormalize(&self.circuit, &mut self.theta);
         Ok(())
     }
 

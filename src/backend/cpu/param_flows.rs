@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::buffers::{FlowBuffer, FlowSlice, tiles};
 use super::chunk::Chunk;
-use super::forward::{Pass, Source};
+use super::forward::Pass;
 use super::matrix::{Matrix, MatrixMut, multiply};
 use crate::circuit::{ParamId, ParamKind};
 use crate::plan::{Buffer, Use};
@@ -63,16 +63,13 @@ fn gather(pass: Pass<'_>, chunks: &[Chunk], param: ParamId) -> Gathered {
         let Use::Input { var, flow } = *used else { continue };
         for (c, chunk) in chunks.iter().enumerate() {
             for (row, batch_row) in chunk.rows.clone().enumerate() {
-                match pass.source {
-                    Source::Batch(batch) if !batch.is_missing(batch_row, var) => {
-                        let category = batch.column(var).category(batch_row).expect("check_batch wants integers here");
-                        let row = FlowRow { usage: usage as u32, chunk: c as u32, row: row as u32 };
-                        occurrences.push((category, row));
-                    }
-                    _ => {
-                        missing.resize(units, 0.0);
-                        missing.iter_mut().zip(flow_row(chunk, flow, row)).for_each(|(m, f)| *m += f);
-                    }
+                if pass.batch.is_missing(batch_row, var) {
+                    missing.resize(units, 0.0);
+                    missing.iter_mut().zip(flow_row(chunk, flow, row)).for_each(|(m, f)| *m += f);
+                } else {
+                    let category = pass.batch.column(var).category(batch_row);
+                    let row = FlowRow { usage: usage as u32, chunk: c as u32, row: row as u32 };
+                    occurrences.push((category.expect("check_batch wants integers here"), row));
                 }
             }
         }
@@ -208,7 +205,7 @@ impl Task<'_> {
 
     /// The statistics of inputs that are not tables, in double precision until all rows are in.
     fn add_statistics(&mut self, pass: Pass<'_>, chunks: &[Chunk]) {
-        let distribution = pass.distribution(self.param);
+        let distribution = pass.circuit.distribution(self.param);
         let layout = pass.circuit.layout().block(self.param);
         let units = layout.units();
         let params: Vec<Vec<f32>> =
@@ -219,12 +216,8 @@ impl Task<'_> {
             for chunk in chunks {
                 for (row, batch_row) in chunk.rows.clone().enumerate() {
                     let flows = flow_row(chunk, flow, row);
-                    let value = match pass.source {
-                        Source::Batch(batch) if !batch.is_missing(batch_row, var) => {
-                            Some(batch.column(var).real(batch_row))
-                        }
-                        _ => None,
-                    };
+                    let value =
+                        (!pass.batch.is_missing(batch_row, var)).then(|| pass.batch.column(var).real(batch_row));
                     for (unit, &flow) in flows.iter().enumerate().filter(|(_, f)| **f > 0.0) {
                         match value {
                             Some(value) => distribution.add_stats(value, f64::from(flow), &mut stats[unit]),

@@ -1,19 +1,30 @@
 //! The slow, sure way: one row in log space and double precision.
 //!
-//! Rows that scaled linear space cannot hold (`scaled`) come here. It is plain recursion over the circuit, a thousand
-//! times rarer than it is slow, and it decides what is truly impossible.
+//! Rows that scaled linear space cannot hold (`scaled`) come here: plain recursion over the circuit, which also decides
+//! what is truly impossible. `renormalize` uses it for the partition functions of all nodes.
 
 use super::buffers::FlowBuffer;
 use super::forward::Pass;
-use crate::circuit::{NodeKind, SumGroup};
+use crate::circuit::{Circuit, NodeKind, ParamId, SumGroup};
 use crate::data::Batch;
 
 /// Flows below this part of a row's flow are not followed further.
 const NEGLIGIBLE: f64 = 1e-30;
 
+/// What is evaluated.
+#[derive(Clone, Copy)]
+pub(super) enum Row<'a> {
+    /// A row of a batch.
+    Of(&'a Batch, usize),
+    /// Every variable missing, at a circuit that need not be normalised: the value of an input unit is its mass, one
+    /// number per param row.
+    Masses(&'a [f64]),
+}
+
 /// log p of every unit of every node, for one row.
 pub(super) struct LogValues {
-    nodes: Vec<Vec<f64>>,
+    /// By node, then unit.
+    pub nodes: Vec<Vec<f64>>,
 }
 
 impl LogValues {
@@ -23,23 +34,11 @@ impl LogValues {
 }
 
 /// Evaluates one row.
-pub(super) fn log_values(pass: Pass<'_>, batch: &Batch, row: usize) -> LogValues {
-    let circuit = pass.circuit;
+pub(super) fn log_values(circuit: &Circuit, theta: &[f32], row: Row<'_>) -> LogValues {
     let mut nodes: Vec<Vec<f64>> = Vec::with_capacity(circuit.nodes().len());
     for node in circuit.nodes() {
         let values = match &node.kind {
-            NodeKind::Input { var, .. } if batch.is_missing(row, *var) => vec![0.0; node.units],
-            NodeKind::Input { var, param } => {
-                let (distribution, block) = (pass.distribution(*param), circuit.layout().block(*param));
-                let value = batch.column(*var).real(row);
-                if distribution.is_table() {
-                    let start = block.values.start + value as usize * node.units;
-                    pass.theta[start..start + node.units].iter().map(|&p| f64::from(p).ln()).collect()
-                } else {
-                    let unit = |u| -> Vec<f32> { block.value_positions(u).map(|i| pass.theta[i]).collect() };
-                    (0..node.units).map(|u| distribution.log_prob(&unit(u), value)).collect()
-                }
-            }
+            NodeKind::Input { var, param } => input_values(circuit, theta, row, *var, *param),
             NodeKind::Product { factors } => {
                 let mut values = vec![0.0; node.units];
                 for factor in factors {
@@ -56,7 +55,8 @@ pub(super) fn log_values(pass: Pass<'_>, batch: &Batch, row: usize) -> LogValues
                     let panel = panel(&nodes, group);
                     let top = panel.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                     let linear: Vec<f64> = panel.iter().map(|v| (v - top).exp()).collect();
-                    let weights = pass.block(group.param).chunks_exact(panel.len());
+                    let weights = &theta[circuit.layout().block(group.param).values.clone()];
+                    let weights = weights.chunks_exact(panel.len());
                     values.extend(weights.map(|weights| log_mix(weights, &panel, &linear, top)));
                 }
                 values
@@ -67,8 +67,26 @@ pub(super) fn log_values(pass: Pass<'_>, batch: &Batch, row: usize) -> LogValues
     LogValues { nodes }
 }
 
+fn input_values(circuit: &Circuit, theta: &[f32], row: Row<'_>, var: usize, param: ParamId) -> Vec<f64> {
+    let block = circuit.layout().block(param);
+    let units = block.units();
+    let (batch, row) = match row {
+        Row::Masses(masses) => return masses[block.rows.clone()].iter().map(|m| m.ln()).collect(),
+        Row::Of(batch, row) if batch.is_missing(row, var) => return vec![0.0; units],
+        Row::Of(batch, row) => (batch, row),
+    };
+    let value = batch.column(var).real(row);
+    let distribution = circuit.distribution(param);
+    if distribution.is_table() {
+        let start = block.values.start + value as usize * units;
+        return theta[start..start + units].iter().map(|&p| f64::from(p).ln()).collect();
+    }
+    let params = |unit| -> Vec<f32> { block.value_positions(unit).map(|i| theta[i]).collect() };
+    (0..units).map(|unit| distribution.log_prob(&params(unit), value)).collect()
+}
+
 /// The children's log-values side by side.
-fn panel(nodes: &[Vec<f64>], group: &SumGroup) -> Vec<f64> {
+pub(super) fn panel(nodes: &[Vec<f64>], group: &SumGroup) -> Vec<f64> {
     group.children.iter().flat_map(|c| &nodes[c.node.index()][c.start..c.start + c.units]).copied().collect()
 }
 
@@ -87,22 +105,15 @@ fn log_mix(weights: &[f32], panel: &[f64], linear: &[f64], top: f64) -> f64 {
 }
 
 /// into += flow times the flows of one row, whose probability is not zero.
-pub(super) fn add_flows(
-    pass: Pass<'_>,
-    batch: &Batch,
-    row: usize,
-    values: &LogValues,
-    flow: f64,
-    into: &mut FlowBuffer,
-) {
-    let circuit = pass.circuit;
+pub(super) fn add_flows(pass: Pass<'_>, row: usize, values: &LogValues, flow: f64, into: &mut FlowBuffer) {
+    let Pass { circuit, batch, .. } = pass;
     let mut flows: Vec<Vec<f64>> = circuit.nodes().iter().map(|node| vec![0.0; node.units]).collect();
     flows[circuit.root().index()][0] = flow;
     for (i, node) in circuit.nodes().iter().enumerate().rev() {
         let own = std::mem::take(&mut flows[i]);
         match &node.kind {
             NodeKind::Input { var, param } => {
-                let (distribution, layout) = (pass.distribution(*param), circuit.layout().block(*param));
+                let (distribution, layout) = (circuit.distribution(*param), circuit.layout().block(*param));
                 let missing = batch.is_missing(row, *var);
                 let mut stats = vec![0.0; layout.stats_per_row];
                 for (unit, &flow) in own.iter().enumerate().filter(|(_, f)| **f > 0.0) {
@@ -157,7 +168,7 @@ pub(super) fn add_flows(
 }
 
 /// Gives a panel's flow back to the children it was gathered from.
-fn scatter(group: &SumGroup, panel_flow: &[f64], flows: &mut [Vec<f64>]) {
+pub(super) fn scatter(group: &SumGroup, panel_flow: &[f64], flows: &mut [Vec<f64>]) {
     let mut at = 0;
     for child in &group.children {
         let into = &mut flows[child.node.index()][child.start..child.start + child.units];

@@ -41,11 +41,11 @@ impl Scale {
     /// A row of which nothing is known but that its largest entry may be anything up to 1: a table row, or ones.
     pub const UNIT: Self = Self { exponent: 0, loss: NO_LOSS };
 
-    /// The scale of a ⊙ b before rescaling: (a+δa)(b+δb) − ab ≤ δa·b + δb·a, with rows bounded by 2^exponent.
+    /// The scale of a ⊙ b before rescaling: (a+δa)(b+δb) − ab = δa·b + δb·a + δa·δb, with rows bounded by 2^exponent.
     pub fn times(self, other: Self) -> Self {
         Self {
             exponent: (self.exponent + other.exponent).max(ZERO),
-            loss: (self.loss + other.exponent).max(other.loss + self.exponent).max(NO_LOSS),
+            loss: (self.loss + other.exponent).max(other.loss + self.exponent).max(self.loss + other.loss).max(NO_LOSS),
         }
     }
 }
@@ -94,6 +94,9 @@ pub(super) fn multiply_into(acc: &mut [f32], b: &[f32]) -> (u32, bool) {
 }
 
 const SMALLEST_NORMAL: u32 = 0x0080_0000;
+
+/// 2^−100: a sum of terms this small may have lost digits to terms below the normal range.
+pub(super) const DOUBTFUL: f32 = TINY;
 
 /// Loss of entries that fell out of the normal range of a row at this exponent.
 pub(super) fn underflow_loss(exponent: i64) -> i64 {
@@ -191,6 +194,8 @@ mod tests {
         assert_eq!(a.times(b), Scale { exponent: 7, loss: -80 });
         assert!(b.times(b).loss <= SOME_LOSS, "no loss stays none");
         let zero = Scale { exponent: ZERO, loss: NO_LOSS };
-        assert!(a.times(zero).loss < SOME_LOSS || a.times(zero).exponent == ZERO);
+        assert_eq!(a.times(zero).exponent, ZERO);
+        let dropped = |loss| Scale { exponent: ZERO, loss };
+        assert_eq!(dropped(-60).times(dropped(-50)).loss, -110, "two rows that were dropped may still have a product");
     }
 }

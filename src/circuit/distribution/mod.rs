@@ -59,7 +59,7 @@ pub trait Distribution: Debug + Send + Sync {
     /// The flow that statistics stand for.
     fn mass(&self, stats: &[f64]) -> f64;
 
-    /// The M-step: the parameters under which `stats`, of positive mass, are most likely.
+    /// The M-step: the parameters under which `stats`, of positive mass, are most likely, or that match their moments.
     fn maximize(&self, stats: &[f64], smoothing: Smoothing, params: &mut [f32]);
 
     /// Random parameters to start from; a larger `perturbation` spreads units further apart.
