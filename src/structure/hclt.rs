@@ -150,7 +150,7 @@ mod tests {
         move |_| Categorical::new(cats).unwrap()
     }
 
-    pub(crate) fn random_tree(num_vars: usize, seed: u64) -> Tree {
+    fn random_tree(num_vars: usize, seed: u64) -> Tree {
         let mut rng = Rng::new(seed);
         let parents: Vec<_> = (0..num_vars).map(|v| (v > 0).then(|| rng.below(v))).collect();
         Tree::from_parents(&parents).unwrap()

@@ -194,7 +194,7 @@ mod tests {
     fn a_small_grid_is_written_out() {
         let circuit = pd(&[3], &PdOptions::new(vec![1], 2), coins).unwrap();
         let [x0, x1, x2] = ["2[x0]", "2[x1]", "2[x2]"];
-        assert_eq!(describe(&circuit), format!("1[({x0}*2[({x1}*{x2})]) (2[({x0}*{x1})]*{x2})]"));
+        assert_eq!(describe(&circuit), format!("1[(2[({x1}*{x2})]*{x0}) (2[({x0}*{x1})]*{x2})]"));
         let one_box = pd(&[2, 2], &PdOptions::new(vec![2, 2], 3), coins).unwrap();
         assert_eq!(describe(&one_box), "1[(x0*x1*x2*x3)]");
     }

@@ -96,8 +96,8 @@ mod tests {
     #[test]
     fn the_structures_of_the_paper_have_their_sizes() {
         let count = |circuit: &Circuit| {
-            let is_top = |kind: &NodeKind| matches!(kind, NodeKind::Input { .. });
-            circuit.nodes().iter().filter(|node| is_top(&node.kind)).count()
+            let is_input = |kind: &NodeKind| matches!(kind, NodeKind::Input { .. });
+            circuit.nodes().iter().filter(|node| is_input(&node.kind)).count()
         };
         let data = random_data(768, 1);
         let options = PdOptions { max_product_connections: Some(8), ..PdOptions::new(vec![3, 4, 4], 2) };

@@ -48,7 +48,8 @@ pub fn rat_spn(
     if smallest.is_none_or(|smallest| smallest > num_vars) {
         let deepest = num_vars.ilog(pieces);
         return Err(Error::option(format!(
-            "depth = {depth}: must be at most {deepest}; {num_vars} variables cannot be cut into {pieces} pieces more often"
+            "depth = {depth}: must be at most {deepest}; {num_vars} variables cannot be cut into {pieces} pieces more \
+             often"
         )));
     }
     let mut circuit = CircuitBuilder::new(num_vars);

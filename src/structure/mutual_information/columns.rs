@@ -21,7 +21,8 @@ pub(super) struct Table {
 
 /// One column: its distinct values, and for each row which of them it holds.
 pub(super) struct CodedColumn {
-    /// The values that occur, ascending.
+    /// The values that occur, in the order in which they first do: a column in which hardly any value repeats then
+    /// goes through what is kept per value from front to back, not at random.
     pub(super) values: Vec<f64>,
     /// `[num_rows]`, positions in `values`; `values.len()` where the cell is missing.
     pub(super) codes: Vec<u32>,
@@ -53,13 +54,13 @@ impl Table {
     }
 
     /// Whether the pairs of codes of two columns fit a table that is worth it.
-    pub(super) fn is_tabular(&self, u: usize, v: usize) -> bool {
+    fn is_tabular(&self, u: usize, v: usize) -> bool {
         let entries = (self.columns[u].values.len() + 1) * (self.columns[v].values.len() + 1);
         entries <= TABLE_ENTRIES_PER_ROW * self.num_rows().max(16)
     }
 
     /// Calls `visit(code of u, code of v, count)` for every pair of codes that occurs in a row where both are present,
-    /// in ascending order.
+    /// in ascending order of the codes.
     pub(super) fn for_each_cell(
         &self,
         u: usize,
@@ -136,20 +137,27 @@ impl CodedColumn {
             )));
         }
         // Adding 0 turns −0 into 0, which is the same value and must have the same code.
-        let mut values: Vec<f64> = present().map(|row| column.real(row) + 0.0).collect();
-        if values.is_empty() {
+        let value = |row: usize| column.real(row) + 0.0;
+        let mut ascending: Vec<f64> = present().map(value).collect();
+        if ascending.is_empty() {
             return Err(Error::data(format!(
                 "variable {var} is missing in every row: its place in a structure cannot be learned"
             )));
         }
-        let has_missing = values.len() < rows.len();
-        values.sort_unstable_by(f64::total_cmp);
-        values.dedup();
-        let code = |&row: &usize| match data.is_missing(row, var) {
-            true => values.len() as u32,
-            false => values.partition_point(|&v| v < column.real(row)) as u32,
+        let has_missing = ascending.len() < rows.len();
+        ascending.sort_unstable_by(f64::total_cmp);
+        ascending.dedup();
+        let missing_code = ascending.len() as u32;
+        let mut code_of_rank = vec![None; ascending.len()];
+        let mut values = Vec::with_capacity(ascending.len());
+        let mut code = |row: usize| {
+            let rank = ascending.partition_point(|&v| v < value(row));
+            *code_of_rank[rank].get_or_insert_with(|| {
+                values.push(value(row));
+                values.len() as u32 - 1
+            })
         };
-        let codes = rows.iter().map(code).collect();
+        let codes = rows.iter().map(|&row| if data.is_missing(row, var) { missing_code } else { code(row) }).collect();
         Ok(Self { values, codes, has_missing })
     }
 
@@ -194,7 +202,7 @@ mod tests {
     fn codes_name_the_distinct_values() {
         let data = Batch::from_rows(&[3.5f32, -0.0, 0.0, -1.0], 1).unwrap().with_missing(|row, _| row == 3);
         let column = &Table::new(&data, &[0]).unwrap().columns[0];
-        assert_eq!((column.values.as_slice(), column.codes.as_slice()), (&[0.0, 3.5][..], &[1, 0, 0, 2][..]));
+        assert_eq!((column.values.as_slice(), column.codes.as_slice()), (&[3.5, 0.0][..], &[0, 1, 1, 2][..]));
         assert!(column.has_missing && column.is_present(0) && !column.is_present(3));
     }
 }

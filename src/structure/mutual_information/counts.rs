@@ -148,7 +148,7 @@ mod tests {
 
     #[test]
     fn counts_are_the_definition() {
-        // 2 and 8 categories go by bits, 9 and 40 by counting; 40 on 130 rows by sorting.
+        // 2 and 8 categories go by bits, 9 by a table, 40 on 70 rows by sorting.
         for (cats, num_rows) in [(2, 300), (8, 300), (9, 300), (40, 70)] {
             let data = chain(num_rows, 3, cats, 5);
             let information = mutual_information(&data, MutualInformation::Counts).unwrap();

@@ -7,13 +7,16 @@
 //!
 //! A value reaches few bins, so its r is kept as a *band*: some consecutive bins, as many for every value of a column.
 
-use super::columns::{CodedColumn, JointScratch, Table};
+use super::columns::{CodedColumn, Table};
 
 /// Bins are handled eight at a time, so that the compiler can use vectors of any width.
 const LANES: usize = 8;
 
 /// Bins whose r is below this share of the value's largest are left out.
 const NEGLIGIBLE: f64 = 1e-12;
+
+/// A variable whose values occur in at least this many rows each, on average, is added value by value.
+const ROWS_PER_LINE: usize = 4;
 
 pub(super) struct SoftBins<'a> {
     table: &'a Table,
@@ -28,9 +31,9 @@ pub(super) struct SoftBins<'a> {
 struct Bands {
     /// Bins in a band; whole lanes.
     width: usize,
-    /// For each distinct value, its first bin.
+    /// For each distinct value, its first bin; then one more, for a missing value.
     starts: Vec<u32>,
-    /// `[distinct values × width]`.
+    /// `[(distinct values + 1) × width]`; a missing value reaches nothing.
     reach: Vec<f32>,
 }
 
@@ -38,9 +41,10 @@ impl<'a> SoftBins<'a> {
     pub(super) fn new(table: &'a Table, num_bins: usize, sigma: f64, chunk_size: usize) -> Self {
         let mut bands = Vec::with_capacity(table.columns.len());
         for chunk in table.columns.chunks(chunk_size) {
-            // Values ascend, so the ends are the extremes; over the chunk as a whole, not column by column.
-            let low = chunk.iter().map(|c| c.values[0]).fold(f64::INFINITY, f64::min);
-            let high = chunk.iter().map(|c| c.values[c.values.len() - 1]).fold(f64::NEG_INFINITY, f64::max);
+            // Over the chunk as a whole, not column by column.
+            let values = || chunk.iter().flat_map(|column| column.values.iter().copied());
+            let low = values().fold(f64::INFINITY, f64::min);
+            let high = values().fold(f64::NEG_INFINITY, f64::max);
             let scale = |value: f64| (value - low) / (high - low + 1e-8);
             bands.extend(chunk.iter().map(|column| Bands::new(column, scale, num_bins, sigma)));
         }
@@ -51,20 +55,16 @@ impl<'a> SoftBins<'a> {
     }
 
     pub(super) fn scratch(&self) -> SoftScratch {
-        SoftScratch {
-            joint_counts: JointScratch::default(),
-            histogram: vec![0.0; self.padded_bins * self.padded_bins],
-            line: vec![0.0; self.padded_bins],
-        }
+        SoftScratch { histogram: vec![0.0; self.padded_bins * self.padded_bins], lines: Vec::new() }
     }
 
     /// The information of variables `u` and `v`, by the rule of the module.
     pub(super) fn information(&self, u: usize, v: usize, scratch: &mut SoftScratch) -> f64 {
         scratch.histogram.fill(0.0);
-        if self.table.is_tabular(u, v) {
-            self.add_cells(u, v, scratch);
+        if self.table.columns[u].values.len() * ROWS_PER_LINE <= self.table.num_rows() {
+            self.add_by_value(u, v, scratch);
         } else {
-            self.add_rows(u, v, scratch);
+            self.add_by_row(u, v, scratch);
         }
         let total: f64 = scratch.histogram.iter().sum();
         if total == 0.0 {
@@ -80,35 +80,36 @@ impl<'a> SoftBins<'a> {
         margins - entropy(&scratch.histogram, total)
     }
 
-    /// Fills the joint histogram as Aᵀ·C·B, where C counts pairs of values and A, B hold their bands.
-    fn add_cells(&self, u: usize, v: usize, scratch: &mut SoftScratch) {
+    /// Fills the joint histogram where u has few values: as Aᵀ·L, where line L[a] is the sum of v's bands over the
+    /// rows in which u has its value `a`, and A holds the bands of u.
+    fn add_by_value(&self, u: usize, v: usize, scratch: &mut SoftScratch) {
+        let (codes_u, codes_v) = (&self.table.columns[u].codes, &self.table.columns[v].codes);
         let (bands_u, bands_v) = (&self.bands[u], &self.bands[v]);
-        let SoftScratch { joint_counts, histogram, line } = scratch;
-        let padded_bins = self.padded_bins;
-        // Cells come ordered by the value of u: `line` gathers Σ_b C[a, b]·B[b] of one value a at a time.
-        let mut current = 0;
-        line.fill(0.0);
-        let mut spread = |a: usize, line: &mut [f64]| {
-            let (start, band) = bands_u.of(a);
-            let rows = histogram[start * padded_bins..].chunks_exact_mut(padded_bins);
-            for (row, &reach) in rows.zip(band.as_flattened()) {
-                add_scaled(row, line, f64::from(reach));
-            }
-            line.fill(0.0);
+        let SoftScratch { histogram, lines } = scratch;
+        // Where u is missing, the line is one too many and not spread; where v is, its band is empty. So no row needs
+        // a question.
+        let num_values = self.table.columns[u].values.len();
+        lines.clear();
+        lines.resize((num_values + 1) * self.padded_bins, 0.0);
+        let mut add = |a: u32, b: u32, weight: f64| {
+            let (start, band) = bands_v.of(b as usize);
+            add_scaled(&mut lines[a as usize * self.padded_bins + start..], band, weight);
         };
-        self.table.for_each_cell(u, v, joint_counts, |a, b, count| {
-            if a != current {
-                spread(current, line);
-                current = a;
+        match &self.table.weights {
+            None => codes_u.iter().zip(codes_v).for_each(|(&a, &b)| add(a, b, 1.0)),
+            Some(weights) => codes_u.iter().zip(codes_v).zip(weights).for_each(|((&a, &b), &w)| add(a, b, w)),
+        }
+        for (a, line) in lines.chunks_exact(self.padded_bins).take(num_values).enumerate() {
+            let (start, band) = bands_u.of(a);
+            let rows = histogram[start * self.padded_bins..].chunks_exact_mut(self.padded_bins);
+            for (row, &reach) in rows.zip(band.as_flattened()) {
+                add_scaled(row, line.as_chunks().0, f64::from(reach));
             }
-            let (start, band) = bands_v.of(b);
-            add_band(&mut line[start..start + bands_v.width], band, count);
-        });
-        spread(current, line);
+        }
     }
 
     /// Fills the joint histogram row by row of the data.
-    fn add_rows(&self, u: usize, v: usize, scratch: &mut SoftScratch) {
+    fn add_by_row(&self, u: usize, v: usize, scratch: &mut SoftScratch) {
         let [column_u, column_v] = [u, v].map(|var| &self.table.columns[var]);
         for row in (0..self.table.num_rows()).filter(|&row| column_u.is_present(row) && column_v.is_present(row)) {
             let (start_u, band_u) = self.bands[u].of(column_u.codes[row] as usize);
@@ -116,7 +117,7 @@ impl<'a> SoftBins<'a> {
             let weight = self.table.weight(row);
             let lines = scratch.histogram[start_u * self.padded_bins..].chunks_exact_mut(self.padded_bins);
             for (line, &reach) in lines.zip(band_u.as_flattened()) {
-                add_band(&mut line[start_v..start_v + band_v.len() * LANES], band_v, weight * f64::from(reach));
+                add_scaled(&mut line[start_v..], band_v, weight * f64::from(reach));
             }
         }
     }
@@ -132,7 +133,7 @@ impl<'a> SoftBins<'a> {
         for (value, &weight) in weights.iter().enumerate() {
             let (start, band) = bands.of(value);
             let total: f64 = band.as_flattened().iter().map(|&r| f64::from(r)).sum();
-            add_band(&mut histogram[start..start + bands.width], band, weight / total);
+            add_scaled(&mut histogram[start..], band, weight / total);
         }
         entropy(&histogram, weights.iter().sum())
     }
@@ -156,11 +157,14 @@ impl Bands {
         let widest = spans.iter().map(|(first, last)| last - first + 1).max().unwrap_or(1);
         let width = widest.next_multiple_of(LANES);
         // A band near the end starts earlier rather than reach past the padding.
-        let starts: Vec<u32> = spans.iter().map(|(first, _)| (*first).min(padded_bins - width) as u32).collect();
+        let mut starts: Vec<u32> = spans.iter().map(|(first, _)| (*first).min(padded_bins - width) as u32).collect();
+        starts.push(0);
         let mut reach = vec![0.0; starts.len() * width];
         for ((band, &x), &start) in reach.chunks_exact_mut(width).zip(&scaled).zip(&starts) {
             for (bin, reach) in (start as usize..num_bins).zip(band) {
-                *reach = (-half_square(x, bin)).exp() as f32;
+                let exact = (-half_square(x, bin)).exp() as f32;
+                // Subnormal numbers cost a hundred times a normal one and weigh nothing.
+                *reach = if exact.is_normal() { exact } else { 0.0 };
             }
         }
         Self { width, starts, reach }
@@ -175,28 +179,19 @@ impl Bands {
 
 /// Buffers of one pair, kept only to save their allocation.
 pub(super) struct SoftScratch {
-    joint_counts: JointScratch,
     /// `[padded_bins × padded_bins]`, bins of u by bins of v.
     histogram: Vec<f64>,
-    /// `[padded_bins]`.
-    line: Vec<f64>,
+    /// `[(values of u + 1) × padded_bins]`.
+    lines: Vec<f64>,
 }
 
-/// to += scale·band
-fn add_band(to: &mut [f64], band: &[[f32; LANES]], scale: f64) {
-    for (to, band) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(band) {
-        for (to, &r) in to.iter_mut().zip(band) {
-            *to += scale * f64::from(r);
-        }
-    }
-}
-
-/// to += scale·from
-fn add_scaled(to: &mut [f64], from: &[f64], scale: f64) {
-    for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(from.as_chunks::<LANES>().0) {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to += scale * from;
-        }
+/// to += scale·from, as far as `from` goes.
+#[inline]
+fn add_scaled<T: Copy + Into<f64>>(to: &mut [f64], from: &[[T; LANES]], scale: f64) {
+    for (to, from) in to.as_chunks_mut::<LANES>().0.iter_mut().zip(from) {
+        // Eight sums in hand, then stored: written in place they would be computed one by one.
+        let sums: [f64; LANES] = std::array::from_fn(|i| to[i] + scale * from[i].into());
+        *to = sums;
     }
 }
 
@@ -283,17 +278,17 @@ mod tests {
     }
 
     #[test]
-    fn cells_and_rows_give_the_same_histogram() {
+    fn by_value_and_by_row_give_the_same_histogram() {
         let values: Vec<u8> = drifting(400, 2, 2).iter().map(|x| (x.clamp(-3.0, 3.0) * 5.0 + 15.0) as u8).collect();
         let data = Batch::from_rows(&values, 2).unwrap().with_missing(|row, var| row % 6 == var);
         let table = Table::new(&data, &[0, 1]).unwrap();
         let bins = SoftBins::new(&table, 32, 0.5 / 32.0, 64);
-        let (mut cells, mut rows) = (bins.scratch(), bins.scratch());
-        bins.add_cells(0, 1, &mut cells);
-        bins.add_rows(0, 1, &mut rows);
+        let (mut values, mut rows) = (bins.scratch(), bins.scratch());
+        bins.add_by_value(0, 1, &mut values);
+        bins.add_by_row(0, 1, &mut rows);
         // Only the order of addition differs.
-        let difference = cells.histogram.iter().zip(&rows.histogram).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-        assert!(difference < 1e-10 && cells.histogram.iter().sum::<f64>() > 1.0, "{difference}");
+        let difference = values.histogram.iter().zip(&rows.histogram).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(difference < 1e-10 && values.histogram.iter().sum::<f64>() > 1.0, "{difference}");
     }
 
     #[test]
