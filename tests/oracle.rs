@@ -2,6 +2,8 @@
 //!
 //! Reads every `*.json` of the folder in `ANEMONE_FIXTURES`, by default `tests/fixtures`, and fails when there is none.
 
+#![allow(clippy::unwrap_used)] // what fails here fails a test
+
 mod common;
 
 use std::path::PathBuf;

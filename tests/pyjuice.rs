@@ -5,6 +5,8 @@
 //! Tolerances are those of `tests/oracle.rs`: log-likelihoods to 1e-5 of their size, which is some hundred roundings of
 //! f32, parameters and mean flows to 2e-5, because they are f32 sums of numbers about 1.
 
+#![allow(clippy::unwrap_used)] // what fails here fails a test
+
 mod common;
 
 use std::collections::BTreeMap;
@@ -12,14 +14,17 @@ use std::sync::Arc;
 
 use anemone::backend::Backend;
 use anemone::circuit::{
-    Categorical, Circuit, CircuitBuilder, DiscreteLogistic, Distribution, Factor, Gaussian, NodeId, ParamId, Params,
-    Slice, Smoothing, SumGroup,
+    Categorical, Circuit, CircuitBuilder, DiscreteLogistic, Distribution, Factor, Gaussian, NodeId, NodeKind, ParamId,
+    Params, Slice, Smoothing, SumGroup,
 };
 use anemone::data::Batch;
 use anemone::optim::{AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule};
+use anemone::structure::{
+    HcltOptions, MutualInformation, PdOptions, Tree, Tying, hclt, hmm, mutual_information, pdhclt,
+};
 use serde_json::Value;
 
-use common::compare::{LOG_LIKELIHOOD, PROBABILITY, close, close_rows};
+use common::compare::{LOG_LIKELIHOOD, PROBABILITY, Tolerance, close, close_rows};
 use common::reference::{categories, fixture, index, list, matrix, number, read_json, reals, vector};
 use common::spec::{Table, param_table};
 use common::{cpu, learned, mean_flows, top_down};
@@ -298,6 +303,172 @@ fn check_updates(r: &Reference) {
     // Our momentum averages means per sample, so that a short batch counts like any other.
     r.after(&format!("{momentum}_update2_per_sample_momentum"), &anemone(0.9, 1, 1e-6), &[&data, &data2]);
     r.after("params_after_anemone_0.4_pc1e-6_accumulate2", &anemone(0.0, 2, 1e-6), &[&data, &data2]);
+}
+
+// The same circuits, made by our own structures.
+
+/// Finds the reference's parameters in a circuit of ours: by scope, and for sums over several products by what they
+/// multiply.
+fn as_we_build_it(name: &str, build: impl Fn(&Value) -> Circuit) -> Reference {
+    let json = read_json(&fixture("pyjuice/reference.json"))["circuits"][name].clone();
+    let circuit = build(&json);
+    let nodes = list(&json["nodes"]);
+    let scopes = scopes(&circuit);
+    let mut places: Vec<Place> = Vec::new();
+    for (node, scope) in circuit.nodes().iter().zip(&scopes) {
+        let (param, theirs, cols) = match &node.kind {
+            NodeKind::Product { .. } => continue,
+            NodeKind::Input { param, .. } => (*param, find(nodes, "input", scope), None),
+            NodeKind::Sum { groups } => {
+                let [group] = &groups[..] else { panic!("{name}: these sums are dense") };
+                let sum = find(nodes, "sum", scope);
+                let cols = group.children.iter().flat_map(|child| {
+                    let factors = match &circuit.node(child.node).kind {
+                        NodeKind::Product { factors } => {
+                            factors.iter().map(|f| scopes[f.node.index()].clone()).collect()
+                        }
+                        _ => vec![scopes[child.node.index()].clone()],
+                    };
+                    let first = column_of(nodes, sum, &factors);
+                    first..first + child.units
+                });
+                (group.param, sum, Some(cols.collect::<Vec<usize>>()))
+            }
+        };
+        let theirs = &nodes[theirs];
+        let source = if theirs["tied_to"].is_null() { &theirs["id"] } else { &theirs["tied_to"] }.to_string();
+        if let Some(known) = places.iter().find(|place| place.param == param) {
+            assert_eq!(known.source, source, "{name}: we tie what the reference does not");
+            continue;
+        }
+        assert!(places.iter().all(|place| place.source != source), "{name}: the reference ties what we do not");
+        assert_eq!(node.units, index(&theirs["num_nodes"]), "{name}");
+        let rows =
+            (0..node.units).map(|row| Place { source: source.clone(), row, param, unit: row, cols: cols.clone() });
+        places.extend(rows);
+    }
+    let params = reference_params(&circuit, &places, &json["initial_params"]);
+    Reference { name: format!("{name}, our own"), json, circuit: Arc::new(circuit), params, places }
+}
+
+/// The variables below every node, ascending.
+fn scopes(circuit: &Circuit) -> Vec<Vec<usize>> {
+    let mut scopes: Vec<Vec<usize>> = Vec::new();
+    for node in circuit.nodes() {
+        let mut scope = match &node.kind {
+            NodeKind::Input { var, .. } => vec![*var],
+            NodeKind::Product { factors } => factors.iter().flat_map(|f| scopes[f.node.index()].clone()).collect(),
+            NodeKind::Sum { groups } => scopes[groups[0].children[0].node.index()].clone(),
+        };
+        scope.sort_unstable();
+        scopes.push(scope);
+    }
+    scopes
+}
+
+fn scope_of(node: &Value) -> Vec<usize> {
+    list(&node["scope"]).iter().map(index).collect()
+}
+
+/// The only vector of that kind over that scope, besides the pass-through sums that PyJuice adds when it compiles.
+fn find(nodes: &[Value], kind: &str, scope: &[usize]) -> usize {
+    let fits = |node: &&Value| node["type"] == kind && node["added_by_compile"] == false && scope_of(node) == scope;
+    let found: Vec<usize> = nodes.iter().filter(fits).map(|node| index(&node["id"])).collect();
+    let [only] = found[..] else { panic!("{kind} over {scope:?}: the reference has {found:?}") };
+    only
+}
+
+/// The first column of a sum's child that multiplies these scopes, seen through pass-through sums.
+fn column_of(nodes: &[Value], sum: usize, factors: &[Vec<usize>]) -> usize {
+    let mut wanted = factors.to_vec();
+    wanted.sort();
+    let mut column = 0;
+    for child in list(&nodes[sum]["children"]).iter().map(index) {
+        let mut product = child;
+        while nodes[product]["added_by_compile"] == true {
+            product = index(&list(&nodes[product]["children"])[0]);
+        }
+        let mut multiplied: Vec<Vec<usize>> =
+            list(&nodes[product]["children"]).iter().map(|factor| scope_of(&nodes[index(factor)])).collect();
+        multiplied.sort();
+        if multiplied == wanted {
+            return column;
+        }
+        column += index(&nodes[child]["num_nodes"]);
+    }
+    panic!("sum {sum} of the reference mixes no product of {wanted:?}")
+}
+
+fn check_all(reference: &Reference) {
+    check_evaluation(reference);
+    check_top_down(reference);
+    check_updates(reference);
+}
+
+/// The distribution of all inputs of a reference circuit.
+fn inputs_of(json: &Value) -> Arc<dyn Distribution> {
+    let input = list(&json["nodes"]).iter().find(|node| node["type"] == "input").expect("there are inputs");
+    distribution(&input["dist"])
+}
+
+/// The data that the reference learned its structure from: numbers stay numbers, categories categories.
+fn structure_data(json: &Value) -> Batch {
+    let rows = &json["structure_data"];
+    if matrix(rows).iter().flatten().all(|v| v.fract() == 0.0) { categories(rows) } else { reals(rows) }
+}
+
+fn soft_bins(args: &Value) -> MutualInformation {
+    MutualInformation::SoftBins {
+        num_bins: index(&args["num_bins"]),
+        sigma: number(&args["sigma"]),
+        chunk_size: index(&args["chunk_size"]),
+    }
+}
+
+fn our_hmm(json: &Value, tying: Tying) -> Circuit {
+    hmm(list(&list(&json["data"])[0]).len(), 4, inputs_of(json), tying).unwrap()
+}
+
+#[test]
+fn our_hmm_is_pyjuices() {
+    check_all(&as_we_build_it("hmm", |json| our_hmm(json, Tying::Homogeneous)));
+}
+
+#[test]
+fn our_untied_hmm_is_pyjuices() {
+    check_all(&as_we_build_it("hmm_inhomogeneous", |json| our_hmm(json, Tying::Inhomogeneous)));
+}
+
+#[test]
+fn our_hclt_is_pyjuices_down_to_mutual_information_tree_and_root() {
+    for name in ["hclt", "hclt_gaussian", "hclt_discrete_logistic"] {
+        let reference = as_we_build_it(name, |json| {
+            let information = mutual_information(&structure_data(json), soft_bins(&json["structure_args"])).unwrap();
+            let vars = information.num_vars();
+            let ours: Vec<Vec<f64>> = (0..vars).map(|u| (0..vars).map(|v| information.get(u, v)).collect()).collect();
+            // The reference is in single precision: 200 rows, each with up to 16 bins.
+            let tolerance = Tolerance { absolute: 1e-5, relative: 1e-5 };
+            close_rows(&format!("{name}: mutual information"), &ours, &matrix(&json["mutual_information"]), tolerance);
+            let tree = Tree::chow_liu(&information).unwrap();
+            assert_eq!(tree.root(), index(&json["root"]), "{name}: root");
+            let mut edges: Vec<Vec<f64>> =
+                (0..vars).filter_map(|v| tree.parent(v).map(|p| vec![p.min(v) as f64, p.max(v) as f64])).collect();
+            edges.sort_by(|a, b| a.partial_cmp(b).expect("indices are numbers"));
+            assert_eq!(edges, matrix(&json["tree_edges"]), "{name}: tree");
+            hclt(&tree, 4, |_| inputs_of(json), HcltOptions::default()).unwrap()
+        });
+        check_all(&reference);
+    }
+}
+
+/// PyJuice's has pass-through sums, which are the identity at first and off it by 1e-6 after an update: less than
+/// the tolerance, also in the second update.
+#[test]
+fn our_pdhclt_is_pyjuices() {
+    let how = MutualInformation::SoftBins { num_bins: 32, sigma: 0.5 / 32.0, chunk_size: 32 };
+    check_all(&as_we_build_it("pdhclt", |json| {
+        pdhclt(&structure_data(json), &[12], &PdOptions::new(vec![3], 4), how, |_| inputs_of(json)).unwrap()
+    }));
 }
 
 macro_rules! held_against_pyjuice {

@@ -8,6 +8,10 @@ use anemone::circuit::{
 };
 use anemone::data::{Batch, Column};
 use anemone::rng::Rng;
+use anemone::structure::{
+    HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, hclt, hmm, monarch_hmm, mutual_information,
+    pd, pdhclt, rat_spn,
+};
 
 /// A circuit with parameters to start from.
 #[derive(Clone, Debug)]
@@ -97,7 +101,7 @@ pub fn data_for(circuit: &Circuit, rows: usize, seed: u64) -> Batch {
     Batch::from_columns(columns.collect()).unwrap()
 }
 
-/// Every hand-made shape and some random ones.
+/// Every hand-made shape, every structure of the crate and some random ones.
 pub fn all() -> Vec<Case> {
     let mut cases = vec![
         Case::new("one input", one_input()),
@@ -113,8 +117,57 @@ pub fn all() -> Vec<Case> {
         Case::new("wide product", wide_product(12, 3)),
         Case::new("a unit nobody uses", unused_unit()),
     ];
+    cases.extend(structures(3, 4));
     cases.extend((0..6).map(random));
     cases
+}
+
+/// Every structure of the crate, with `latents` units where it takes any number and `cats` categories.
+pub fn structures(latents: usize, cats: u32) -> Vec<Case> {
+    let table = |_| -> Arc<dyn Distribution> { Categorical::new(cats).unwrap() };
+    let random = RatSpnOptions { latents, depth: 2, repetitions: 2, pieces: 2, seed: 4 };
+    let sparse =
+        PdOptions { max_product_connections: Some(1), block_size: Some(1), ..PdOptions::new(vec![1, 2], latents) };
+    let monarch = if latents.is_multiple_of(4) { (4, latents / 4) } else { (2, latents) };
+    vec![
+        Case::new("hmm", hmm(6, latents, table(0), Tying::Homogeneous).unwrap()),
+        Case::new("hmm untied", hmm(5, latents, table(0), Tying::Inhomogeneous).unwrap()),
+        Case::new("monarch hmm", monarch_hmm(4, monarch, table(0)).unwrap()),
+        learned_tree("hclt", latents, cats, HcltOptions::default()),
+        learned_tree("hclt with tied inputs", latents, cats, HcltOptions { tie_inputs: true }),
+        Case::new("pd", pd(&[2, 4], &PdOptions::new(vec![1, 2], latents), table).unwrap()),
+        Case::new("pd with few products", pd(&[2, 6], &sparse, table).unwrap()),
+        chunked_trees(12, latents, cats),
+        Case::new("rat-spn", rat_spn(6, &random, table).unwrap()),
+    ]
+}
+
+/// An HCLT over nine variables, its tree learned from data in which neighbours resemble each other.
+pub fn learned_tree(name: &str, latents: usize, cats: u32, options: HcltOptions) -> Case {
+    let information = mutual_information(&chained_data(9, cats), MutualInformation::Counts).unwrap();
+    let tree = Tree::chow_liu(&information).unwrap();
+    Case::new(name, hclt(&tree, latents, |_| Categorical::new(cats).unwrap(), options).unwrap())
+}
+
+/// A PDHCLT over a sequence in chunks of three.
+pub fn chunked_trees(length: usize, latents: usize, cats: u32) -> Case {
+    let (data, options) = (chained_data(length, cats), PdOptions::new(vec![3], latents));
+    let table = |_| -> Arc<dyn Distribution> { Categorical::new(cats).unwrap() };
+    Case::new("pdhclt", pdhclt(&data, &[length], &options, MutualInformation::Counts, table).unwrap())
+}
+
+/// Rows in which every variable copies the one before it half of the time.
+pub fn chained_data(num_vars: usize, cats: u32) -> Batch {
+    let mut rng = Rng::new(21);
+    let mut values = Vec::new();
+    for _ in 0..200 {
+        let mut value = 0;
+        for _ in 0..num_vars {
+            value = if rng.below(2) == 0 { value } else { rng.below(cats as usize) as u32 };
+            values.push(value);
+        }
+    }
+    Batch::from_rows(&values, num_vars).unwrap()
 }
 
 pub fn categorical(circuit: &mut CircuitBuilder, var: usize, units: usize, cats: u32) -> NodeId {
