@@ -80,7 +80,7 @@ pub struct Retain {
     pub rows: RowsId,
     /// Usually (1−α)/α.
     pub scale: f64,
-    /// Zero, except for PyJuice's absolute smoothing of mini-batch EM.
+    /// Zero, except for PyJuice's absolute smoothing of mini-batch EM. Densities are not smoothed and get none of it.
     pub offset: f64,
 }
 

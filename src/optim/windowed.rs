@@ -42,6 +42,16 @@ impl<R: Rule> Windowed<R> {
         self.window.updated();
         Ok(step)
     }
+
+    fn replace(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()> {
+        for (name, buffer) in self.rule.buffers() {
+            match buffer {
+                Buffer::Flows(flows) => backend.load_flows(flows, state.buffer(name)?)?,
+                Buffer::Rows(rows) => backend.load_rows(rows, state.buffer(name)?)?,
+            }
+        }
+        self.window.load(backend, state)
+    }
 }
 
 impl<R: Rule> Optimizer for Windowed<R> {
@@ -78,12 +88,11 @@ impl<R: Rule> Optimizer for Windowed<R> {
 
     fn load(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()> {
         state.expect(R::NAME)?;
-        for (name, buffer) in self.rule.buffers() {
-            match buffer {
-                Buffer::Flows(flows) => backend.load_flows(flows, state.buffer(name)?)?,
-                Buffer::Rows(rows) => backend.load_rows(rows, state.buffer(name)?)?,
-            }
+        let before = self.save(backend)?;
+        let loaded = self.replace(backend, state);
+        if loaded.is_err() {
+            self.replace(backend, &before)?; // a state that does not fit changes nothing
         }
-        self.window.load(backend, state)
+        loaded
     }
 }

@@ -79,8 +79,8 @@ fn input_forward(pass: Pass<'_>, chunk: &mut Chunk, input: &InputStep) {
         *scale = if pass.batch.is_missing(row, input.var) {
             out.fill(1.0);
             normalize_row(out, 1f32.to_bits(), Scale::UNIT)
-        } else if let Some(values) = pass.table_row(row, input.var, input.param).filter(|_| distribution.is_table()) {
-            out.copy_from_slice(values);
+        } else if distribution.is_table() {
+            out.copy_from_slice(pass.table_row(row, input.var, input.param).expect("it is not missing"));
             let max = extremes(out).max;
             normalize_row(out, max, Scale::UNIT)
         } else {

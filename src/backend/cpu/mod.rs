@@ -238,11 +238,10 @@ impl Backend for CpuBackend {
     }
 
     fn em_update(&mut self, update: &EmUpdate) -> Result<()> {
-        let retain: Option<Vec<f64>> = match update.retain {
+        let retain = match update.retain {
             None => None,
-            Some(r) => Some(self.row_buffer(r.rows)?.iter().map(|row| r.scale * (row + r.offset)).collect()),
+            Some(r) => Some((&self.rows.get(r.rows.0 as usize).ok_or_else(foreign_handle)?[..], r)),
         };
-        let retain = retain.as_deref();
         let flows = self.flows.get(update.flows.0 as usize).ok_or_else(foreign_handle)?;
         let EmUpdate { gain, smoothing, .. } = *update;
         let theta = &mut self.theta;
@@ -314,7 +313,7 @@ impl Backend for CpuBackend {
         with_flows!(source, source => {
             match &mut target {
                 FlowBuffer::Single(values) => {
-                    values.iter_mut().zip(source).for_each(|(x, s)| *x += update::Count::times(*s, gain));
+                    values.iter_mut().zip(source).for_each(|(x, s)| *x += (gain * update::Count::to_f64(*s)) as f32);
                 }
                 FlowBuffer::Double(values) => {
                     values.iter_mut().zip(source).for_each(|(x, s)| *x += gain * update::Count::to_f64(*s));

@@ -6,7 +6,7 @@
 use rayon::prelude::*;
 
 use super::buffers::{FlowBuffer, tiles};
-use crate::backend::AdamStep;
+use crate::backend::{AdamStep, Retain};
 use crate::circuit::{BlockLayout, Circuit, Distribution, ParamKind, Smoothing};
 
 /// Categories of a table that one task walks.
@@ -14,32 +14,26 @@ const TABLE_TILE: usize = 1024;
 
 /// A number that flows are kept as.
 pub(super) trait Count: Copy + Send + Sync {
-    /// gain · self, in single precision.
-    fn times(self, gain: f64) -> f32;
+    /// In double precision.
     fn to_f64(self) -> f64;
 }
 
 impl Count for f32 {
-    fn times(self, gain: f64) -> f32 {
-        self * gain as f32
-    }
     fn to_f64(self) -> f64 {
         f64::from(self)
     }
 }
 
 impl Count for f64 {
-    fn times(self, gain: f64) -> f32 {
-        (self * gain) as f32
-    }
     fn to_f64(self) -> f64 {
         self
     }
 }
 
-/// What an update is made of; `retain` has one number per param row.
+/// What an update is made of.
 pub(super) struct Update<'a, T> {
-    pub retain: Option<&'a [f64]>,
+    /// One number per param row, and how it is read.
+    pub retain: Option<(&'a [f64], Retain)>,
     pub flows: &'a [T],
     pub gain: f64,
     pub smoothing: Smoothing,
@@ -49,7 +43,10 @@ pub(super) struct Update<'a, T> {
 pub(super) fn em_update<T: Count>(circuit: &Circuit, theta: &mut [f32], update: &Update<'_, T>) {
     blocks(circuit, theta).into_par_iter().for_each(|(layout, kind, theta)| {
         let flows = &update.flows[layout.stats.clone()];
-        let retain = |unit: usize| update.retain.map_or(0.0, |retain| retain[layout.rows.start + unit]);
+        let retain =
+            |unit: usize| update.retain.map_or(0.0, |(rows, r)| r.scale * (rows[layout.rows.start + unit] + r.offset));
+        let retain_density =
+            |unit: usize| update.retain.map_or(0.0, |(rows, r)| r.scale * rows[layout.rows.start + unit]);
         match kind {
             ParamKind::Sum { cols } => {
                 let rows = theta.par_chunks_exact_mut(*cols).zip(flows.par_chunks_exact(*cols)).enumerate();
@@ -60,7 +57,7 @@ pub(super) fn em_update<T: Count>(circuit: &Circuit, theta: &mut [f32], update: 
                 update_table(theta, flows, &retain, layout, update);
             }
             ParamKind::Input(distribution) => {
-                update_input(theta, flows, &retain, layout, &**distribution, update);
+                update_density(theta, flows, &retain_density, layout, &**distribution, update);
             }
         }
     });
@@ -82,25 +79,42 @@ fn blocks<'a>(circuit: &'a Circuit, theta: &'a mut [f32]) -> Vec<(&'a BlockLayou
     parts.collect()
 }
 
-/// One contiguous row. A row without mass keeps its θ.
-fn update_weights<T: Count>(row: &mut [f32], flows: &[T], retain: f64, update: &Update<'_, T>) {
-    let retain = retain as f32;
-    let mass = sum(row.iter().zip(flows).map(|(&p, f)| retain * p + f.times(update.gain)));
-    if !(mass > 0.0 && mass.is_finite()) {
-        return;
+/// θ' = keep·θ + take·F + add for one row. In double precision: a row that is hardly ever reached has a mass below
+/// the range of `f32`, and is a distribution all the same.
+#[derive(Clone, Copy)]
+struct Coefficients {
+    keep: f64,
+    take: f64,
+    add: f64,
+}
+
+impl Coefficients {
+    /// For a row of `len` numbers with this mass before smoothing. A row without mass keeps its θ.
+    fn new<T>(mass: f64, len: usize, retain: f64, update: &Update<'_, T>) -> Self {
+        if !(mass > 0.0 && mass.is_finite()) {
+            return Self { keep: 1.0, take: 0.0, add: 0.0 };
+        }
+        let (add, scale) = update.smoothing.coefficients(mass, len);
+        Self { keep: retain * scale, take: update.gain * scale, add: add * scale }
     }
-    let (add, scale) = update.smoothing.coefficients(mass, row.len());
-    let (add, scale) = (add as f32, scale as f32);
-    for (p, f) in row.iter_mut().zip(flows) {
-        *p = (retain * *p + f.times(update.gain) + add) * scale;
+
+    fn apply<T: Count>(self, theta: f32, flow: T) -> f32 {
+        (self.keep * f64::from(theta) + self.take * flow.to_f64() + self.add) as f32
     }
 }
 
-/// A sum in double precision over eight lanes: fast, and always in the same order.
-fn sum(terms: impl Iterator<Item = f32>) -> f64 {
-    let mut lanes = [0.0f64; 8];
+/// One contiguous row.
+fn update_weights<T: Count>(row: &mut [f32], flows: &[T], retain: f64, update: &Update<'_, T>) {
+    let mass = sum(row.iter().zip(flows).map(|(&p, f)| retain * f64::from(p) + update.gain * f.to_f64()));
+    let coefficients = Coefficients::new(mass, row.len(), retain, update);
+    row.iter_mut().zip(flows).for_each(|(p, &f)| *p = coefficients.apply(*p, f));
+}
+
+/// A sum over eight lanes: fast, and always in the same order.
+fn sum(terms: impl Iterator<Item = f64>) -> f64 {
+    let mut lanes = [0.0; 8];
     for (i, term) in terms.enumerate() {
-        lanes[i % 8] += f64::from(term);
+        lanes[i % 8] += term;
     }
     lanes.iter().sum()
 }
@@ -114,29 +128,18 @@ fn update_table<T: Count>(
     update: &Update<'_, T>,
 ) {
     let (units, cats) = (layout.units(), layout.values_per_row);
-    let mut retained: Vec<f32> = (0..units).map(|u| retain(u) as f32).collect();
+    let retained: Vec<f64> = (0..units).map(retain).collect();
     let masses = column_masses(units, cats, |cat, masses| {
         let terms = theta[cat * units..][..units].iter().zip(&flows[cat * units..][..units]).zip(&retained);
-        masses.iter_mut().zip(terms).for_each(|(m, ((&p, f), r))| *m += f64::from(r * p + f.times(update.gain)));
+        masses.iter_mut().zip(terms).for_each(|(m, ((&p, f), r))| *m += r * f64::from(p) + update.gain * f.to_f64());
     });
-    // θ' = (retain·θ + gain·F + add)·scale; a row without mass keeps its θ.
-    let mut gains = vec![update.gain; units];
-    let mut coefficients = vec![(0.0f32, 1.0f32); units];
-    for (unit, &mass) in masses.iter().enumerate() {
-        if mass > 0.0 && mass.is_finite() {
-            let (add, scale) = update.smoothing.coefficients(mass, cats);
-            coefficients[unit] = (add as f32, scale as f32);
-        } else {
-            (retained[unit], gains[unit]) = (1.0, 0.0);
-        }
-    }
+    let coefficients: Vec<Coefficients> =
+        masses.iter().zip(&retained).map(|(&mass, &r)| Coefficients::new(mass, cats, r, update)).collect();
     let tile = TABLE_TILE * units;
     theta.par_chunks_mut(tile).zip(flows.par_chunks(tile)).for_each(|(theta, flows)| {
         for (theta, flows) in theta.chunks_exact_mut(units).zip(flows.chunks_exact(units)) {
-            for (unit, (p, f)) in theta.iter_mut().zip(flows).enumerate() {
-                let (add, scale) = coefficients[unit];
-                *p = (retained[unit] * *p + f.times(gains[unit]) + add) * scale;
-            }
+            let row = theta.iter_mut().zip(flows).zip(&coefficients);
+            row.for_each(|((p, &f), coefficients)| *p = coefficients.apply(*p, f));
         }
     });
 }
@@ -160,7 +163,7 @@ fn column_masses(units: usize, cats: usize, add_category: impl Fn(usize, &mut [f
 }
 
 /// Inputs that are not tables: statistics retained and added, then their M-step.
-fn update_input<T: Count>(
+fn update_density<T: Count>(
     theta: &mut [f32],
     flows: &[T],
     retain: &(dyn Fn(usize) -> f64 + Sync),
