@@ -1,5 +1,7 @@
 //! The command as a user types it.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
+
 use std::process::Output;
 
 use assert_cmd::Command;

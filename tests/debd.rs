@@ -3,6 +3,8 @@
 //! The data sets are not part of the repository. They are looked for in the folder named by `ANEMONE_DATA`, or in
 //! `../shared/data`; where they are not there, these tests say so and pass.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

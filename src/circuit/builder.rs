@@ -332,7 +332,7 @@ mod tests {
             circuit.finish()
         };
         refused(build(|_| {}), &["no nodes"]);
-        refused(build(|c| drop(coins(c, 0, 1))), &["variable 1 is not in it"]);
+        refused(build(|c| _ = coins(c, 0, 1)), &["variable 1 is not in it"]);
         let two_units = |c: &mut CircuitBuilder| {
             let children = [coins(c, 0, 2), coins(c, 1, 2)];
             drop(c.product(&children));

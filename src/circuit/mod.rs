@@ -177,7 +177,7 @@ impl Circuit {
     }
 
     /// The ids of the parameter blocks, in order.
-    pub fn param_ids(&self) -> impl ExactSizeIterator<Item = ParamId> + use<> {
+    pub fn param_ids(&self) -> impl ExactSizeIterator<Item = ParamId> + DoubleEndedIterator + use<> {
         (0..self.params.len() as u32).map(ParamId)
     }
 

@@ -9,14 +9,14 @@ use crate::rng::Rng;
 /// factors, every input draws its variable. Columns are `u8`, `u16`, `u32` or `f32`, the narrowest that fits.
 pub fn sample(circuit: &Circuit, params: &Params, num_rows: usize, rng: &mut Rng) -> Result<Batch> {
     params.check(circuit)?;
-    let mut values = vec![vec![0.0f64; num_rows]; circuit.num_vars()];
+    let mut values = vec![Vec::with_capacity(num_rows); circuit.num_vars()];
     let mut stack: Vec<(NodeId, usize)> = Vec::new();
-    for row in 0..num_rows {
+    for _ in 0..num_rows {
         stack.push((circuit.root(), 0));
         while let Some((id, unit)) = stack.pop() {
             match &circuit.node(id).kind {
                 NodeKind::Input { var, param } => {
-                    values[*var][row] = circuit.distribution(*param).sample(&params.row(*param, unit), rng);
+                    values[*var].push(circuit.distribution(*param).sample(&params.row(*param, unit), rng));
                 }
                 NodeKind::Product { factors } => {
                     let units = factors.iter().map(|f| (f.node, f.map.as_ref().map_or(unit, |m| m[unit] as usize)));

@@ -50,6 +50,7 @@ fn check(len: usize, rows: usize, cols: usize, stride: usize) {
 
 /// out = left · right, or out += left · right. One thread: parallelism is over chunks of rows, and the order of
 /// additions may not depend on the number of threads.
+#[expect(clippy::needless_pass_by_value, reason = "`out` is a borrow that ends here")]
 pub(super) fn multiply(out: MatrixMut<'_>, accumulate: bool, left: Matrix<'_>, right: Matrix<'_>) {
     assert!(left.cols == right.rows && out.rows == left.rows && out.cols == right.cols, "shapes of a matrix product");
     // SAFETY: `check` has seen to it that all three matrices lie inside their slices, the shapes agree, and `out`
