@@ -73,7 +73,7 @@ impl BatchReport {
     }
 }
 
-/// How much of the old parameters an EM update keeps: retain[r] = scale·(rows[r] + offset).
+/// How much of the old parameters an EM update keeps: `retain[r] = scale·(rows[r] + offset)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Retain {
     /// A mass per param row: top-down probabilities, row masses of flows, a running mass.
@@ -84,7 +84,7 @@ pub struct Retain {
     pub offset: f64,
 }
 
-/// θ' = normalise(retain[row]·θ + gain·F), smoothed; every EM rule is this one. A row without mass keeps its θ.
+/// `θ' = normalise(retain[row]·θ + gain·F)`, smoothed; every EM rule is this one. A row without mass keeps its θ.
 #[derive(Clone, Copy, Debug)]
 pub struct EmUpdate {
     /// `None` retains nothing.

@@ -134,8 +134,8 @@ pub(super) fn align_row(row: &mut [f32], max: u32, scale: Scale, exponent: i64) 
         return Scale { exponent: ZERO, loss };
     }
     let own = before + exponent_of(max);
-    if exponent_of(max) < -TINY_BITS || exponent - own > TINY_BITS || exponent - before > 126 {
-        // Everything would be dropped, or is so small already that it has lost its digits.
+    if max < SMALLEST_NORMAL || exponent - own > TINY_BITS || exponent - before > 126 {
+        // The row has lost its digits already, or everything in it would be dropped.
         row.fill(0.0);
         return Scale { exponent: ZERO, loss: loss.max(own) };
     }
