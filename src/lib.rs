@@ -1,4 +1,18 @@
 //! A streaming learner for probabilistic circuits.
+//!
+//! Probabilistic circuits are generative models that answer marginal and conditional queries exactly. This crate builds
+//! them ([`structure`], [`circuit`]), puts them on a device ([`backend`]) and learns their parameters from batches of rows
+//! ([`optim`]) with anemone, a mini-batch EM, or with one of its baselines.
+//!
+//! # Layout
+//!
+//! * [`data`]: batches of rows, the only words that the data side and the model side share.
+//! * [`circuit`]: what a circuit is; [`structure`]: the shapes people use; [`plan`]: a circuit as a flat program.
+//! * [`backend`]: a circuit on a device: likelihoods, flows, updates.
+//! * [`optim`]: optimizers, short programs for a backend.
+//! * [`cli`]: the command line.
+//!
+//! The README has a complete example; `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the formulas.
 
 pub mod backend;
 pub mod circuit;
@@ -11,3 +25,8 @@ pub mod rng;
 pub mod structure;
 
 pub use error::{Error, ErrorKind, Result};
+
+/// The README's example is compiled and run with the documentation tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -3,6 +3,7 @@
 //! A random HMM makes the data, so the best log-likelihood anyone can reach is known: the source's own. Anemone and
 //! full-batch EM then learn a larger HMM from the same start on the same batches.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,17 +69,14 @@ pub(super) fn run(args: &DemoArgs) -> Result<()> {
         }
     }
     let problem = Problem::new(args)?;
-    problem.announce(args);
+    problem.announce(args)?;
     let optimizers =
         [OptimizerSpec::Anemone(AnemoneSpec::default()), OptimizerSpec::FullBatchEm(FullBatchEmSpec::default())];
     let mut curves = Vec::new();
     for spec in &optimizers {
         curves.push(problem.learn(spec, args)?);
     }
-    if !args.json {
-        problem.print_curves(&curves)?;
-    }
-    Ok(())
+    if args.json { Ok(()) } else { say(problem.report(&curves)) }
 }
 
 /// The data and what is known about its source.
@@ -117,22 +115,20 @@ impl Problem {
         })
     }
 
-    fn announce(&self, args: &DemoArgs) {
+    fn announce(&self, args: &DemoArgs) -> Result<()> {
         let (entropy, independent) = (self.entropy_rate, self.independent);
         if args.json {
-            println!("{}", json!({"source_nats_per_symbol": entropy, "independent_nats_per_symbol": independent}));
-            return;
+            return say(json!({"source_nats_per_symbol": entropy, "independent_nats_per_symbol": independent}));
         }
-        println!(
-            "data     {} rows of {} symbols out of {}, made by a random HMM with {SOURCE_STATES} states; {} more held out",
-            args.rows,
-            args.length,
-            args.cats,
-            self.held_out.num_rows()
-        );
-        println!("model    HMM with {} states, {} parameters", args.latents, self.model.layout().num_values());
-        println!("source   {entropy:.4} nats per symbol: its entropy rate, the best anyone can do");
-        println!("start    {independent:.4} nats per symbol: symbols by their frequencies alone\n");
+        let (rows, length, cats, held_out) = (args.rows, args.length, args.cats, self.held_out.num_rows());
+        let (states, parameters) = (args.latents, self.model.layout().num_values());
+        say(format_args!(
+            "data     {rows} rows of {length} symbols out of {cats}, made by a random HMM with {SOURCE_STATES} states; \
+             {held_out} more held out\n\
+             model    HMM with {states} states, {parameters} parameters\n\
+             source   {entropy:.4} nats per symbol: its entropy rate, the best anyone can do\n\
+             start    {independent:.4} nats per symbol: symbols by their frequencies alone\n"
+        ))
     }
 
     /// Learns from the start, for all epochs.
@@ -157,7 +153,7 @@ impl Problem {
             if args.json {
                 let line =
                     json!({"optimizer": optimizer.name(), "epoch": epoch, "nats_per_symbol": here, "seconds": seconds});
-                println!("{line}");
+                say(line)?;
             }
             nats.push(here);
         }
@@ -165,37 +161,37 @@ impl Problem {
         Ok(Curve { optimizer: optimizer.name(), nats, seconds })
     }
 
-    fn print_curves(&self, curves: &[Curve]) -> Result<()> {
-        let mut out = std::io::stdout().lock();
-        let failed = |e: std::io::Error| Error::io("standard output", &e);
+    /// The curves side by side, and what came of them.
+    fn report(&self, curves: &[Curve]) -> String {
         let names: Vec<String> = curves.iter().map(|c| c.optimizer.replace('_', "-")).collect();
-        writeln!(out, "held out, nats per symbol above the source (shorter bars are better)\n").map_err(failed)?;
-        write!(out, "epoch").map_err(failed)?;
-        names.iter().try_for_each(|name| write!(out, "   {name:<40}")).map_err(failed)?;
-        writeln!(out).map_err(failed)?;
-        let top = curves.iter().map(|c| c.nats[0] - self.entropy_rate).fold(f64::MIN_POSITIVE, f64::max);
+        let mut lines = vec!["held out, nats per symbol above the source (shorter bars are better)\n".to_string()];
+        let header: String = names.iter().map(|name| format!("   {name:<40}")).collect();
+        lines.push(format!("epoch{header}"));
+        let above = |curve: &Curve, epoch: usize| curve.nats[epoch] - self.entropy_rate;
+        let top = curves.iter().map(|c| above(c, 0)).fold(f64::MIN_POSITIVE, f64::max);
         for epoch in 0..curves[0].nats.len() {
-            write!(out, "{epoch:>5}").map_err(failed)?;
-            for curve in curves {
-                let above = curve.nats[epoch] - self.entropy_rate;
-                write!(out, "   {above:>8.4} {:<31}", bar(above / top, 30)).map_err(failed)?;
-            }
-            writeln!(out).map_err(failed)?;
+            let cell = |curve| format!("   {:>8.4} {:<31}", above(curve, epoch), bar(above(curve, epoch) / top, 30));
+            lines.push(format!("{epoch:>5}{}", curves.iter().map(cell).collect::<String>()));
         }
-        writeln!(out).map_err(failed)?;
+        lines.push(String::new());
         let close = self.independent - CLOSE * (self.independent - self.entropy_rate);
         for (name, curve) in names.iter().zip(curves) {
+            let epochs = curve.nats.len() - 1;
             let gap = format!("{:.0} % of the gap to the source", 100.0 * CLOSE);
             let when = match curve.nats.iter().position(|&n| n <= close) {
                 Some(epoch) => format!("closes {gap} in {epoch} epochs"),
-                None => format!("does not close {gap} in {} epochs", curve.nats.len() - 1),
+                None => format!("does not close {gap} in {epochs} epochs"),
             };
-            let last = curve.nats[curve.nats.len() - 1];
-            writeln!(out, "{name:<14} {when}; ends at {last:.4} nats per symbol ({:.1} s)", curve.seconds)
-                .map_err(failed)?;
+            let (last, seconds) = (curve.nats[epochs], curve.seconds);
+            lines.push(format!("{name:<14} {when}; ends at {last:.4} nats per symbol ({seconds:.1} s)"));
         }
-        Ok(())
+        lines.iter().map(|line| line.trim_end().to_string()).collect::<Vec<_>>().join("\n")
     }
+}
+
+/// One line on standard output. Not `println!`, which panics when the reader has gone.
+fn say(line: impl Display) -> Result<()> {
+    writeln!(std::io::stdout(), "{line}").map_err(|e| Error::io("standard output", &e))
 }
 
 fn cpu_options(args: &DemoArgs) -> CpuOptions {
