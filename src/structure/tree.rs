@@ -99,8 +99,8 @@ impl Tree {
 
     /// All variables, each after its children; subtrees stay together.
     pub fn bottom_up(&self) -> Vec<usize> {
-        // A root-first walk that takes the last child first, reversed. A list and not recursion: a chain of a million
-        // variables is a legal tree.
+        // A root-first walk that takes the last child first, reversed. A list and not recursion: a long chain
+        // is a legal tree and would exhaust the stack.
         let mut order = Vec::with_capacity(self.num_vars());
         let mut open = vec![self.root];
         while let Some(var) = open.pop() {

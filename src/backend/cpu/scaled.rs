@@ -10,7 +10,7 @@
 /// Exponent of a row of zeros, and the smallest exponent there is.
 pub(super) const ZERO: i64 = -(1 << 40);
 
-/// Loss of a row that has lost nothing. Sums of a few of these and of exponents stay below [`SOME_LOSS`].
+/// Loss of a row that has lost nothing.
 pub(super) const NO_LOSS: i64 = -(1 << 50);
 
 /// Any loss above this is one.
@@ -47,7 +47,8 @@ impl Scale {
         let loss = (self.loss + other.exponent).max(other.loss + self.exponent).max(self.loss + other.loss);
         // Two rows that are not zero may have a product too small for any exponent we keep: that is a loss, not a zero.
         let vanished = exponent <= ZERO && self.exponent > ZERO && other.exponent > ZERO;
-        Self { exponent: exponent.max(ZERO), loss: loss.max(if vanished { ZERO } else { NO_LOSS }).min(TOTAL_LOSS) }
+        let is_lossy = vanished || self.loss > SOME_LOSS || other.loss > SOME_LOSS;
+        Self { exponent: exponent.max(ZERO), loss: if is_lossy { loss.clamp(ZERO, TOTAL_LOSS) } else { NO_LOSS } }
     }
 }
 
@@ -196,6 +197,11 @@ mod tests {
         assert!(b.times(b).loss <= SOME_LOSS, "no loss stays none");
         let zero = Scale { exponent: ZERO, loss: NO_LOSS };
         assert_eq!(a.times(zero).exponent, ZERO);
+        let far = Scale { exponent: ZERO, loss: ZERO };
+        let many = (0..10_000).fold(far, |product, _| product.times(far));
+        assert!(many.loss > SOME_LOSS, "however small, what was lost is not forgotten");
+        let total = Scale { exponent: ZERO, loss: TOTAL_LOSS };
+        assert_eq!((0..10_000).fold(total, |product, _| product.times(total)).loss, TOTAL_LOSS);
         let dropped = |loss| Scale { exponent: ZERO, loss };
         assert_eq!(dropped(-60).times(dropped(-50)).loss, -110, "two rows that were dropped may still have a product");
     }
