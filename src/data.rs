@@ -137,10 +137,12 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Marks the cells for which `is_missing(row, var)` holds; what they contain no longer matters.
+    /// Marks the cells for which `is_missing(row, var)` holds, besides those already marked; what they contain no longer
+    /// matters.
     pub fn with_missing(mut self, is_missing: impl Fn(usize, usize) -> bool) -> Self {
         for (var, slot) in self.missing.iter_mut().enumerate() {
-            let mask: Box<[bool]> = (0..self.num_rows).map(|row| is_missing(row, var)).collect();
+            let was = |row: usize| slot.as_ref().is_some_and(|mask| mask[row]);
+            let mask: Box<[bool]> = (0..self.num_rows).map(|row| was(row) || is_missing(row, var)).collect();
             *slot = mask.contains(&true).then_some(mask);
         }
         self

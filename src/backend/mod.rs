@@ -13,13 +13,19 @@ use crate::circuit::{Circuit, Flows, Params, Smoothing};
 use crate::data::Batch;
 use crate::error::Result;
 
-/// Names a buffer with one number per sufficient statistic.
+/// Names a buffer with one number per sufficient statistic, of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowsId(pub(crate) u32);
+pub struct FlowsId {
+    pub(crate) backend: u32,
+    pub(crate) index: u32,
+}
 
-/// Names a buffer with one number per param row.
+/// Names a buffer with one number per param row, of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowsId(pub(crate) u32);
+pub struct RowsId {
+    pub(crate) backend: u32,
+    pub(crate) index: u32,
+}
 
 /// The contents of a buffer, for saving and putting back to the same bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +97,7 @@ pub struct EmUpdate {
     pub retain: Option<Retain>,
     /// F.
     pub flows: FlowsId,
-    /// Scales F: 1/weight of an epoch, or the bias correction of momentum.
+    /// Scales F: the bias correction of momentum, or 1.
     pub gain: f64,
     /// What keeps rows away from zero.
     pub smoothing: Smoothing,
@@ -139,7 +145,7 @@ pub trait Backend: Send {
     fn em_update(&mut self, update: &EmUpdate) -> Result<()>;
 
     /// flows = gain·flows − TD·θ: the gradient of the mean log-likelihood on φ at a normalised circuit.
-    /// Refused for circuits with inputs whose parameters are not logarithms of weights.
+    /// Refused for circuits with densities, whose parameters are not weights.
     fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()>;
 
     /// Moves θ by one Adam step and leaves it unnormalised.

@@ -35,12 +35,17 @@ pub struct CircuitBuilder {
     nodes: Vec<Node>,
     scopes: Vec<Scope>,
     params: Vec<ParamBlock>,
+    /// Parameters declared so far.
+    num_values: u64,
 }
+
+/// More parameters than any machine holds: a size beyond it is a mistake, and must not overflow later.
+const MAX_VALUES: u64 = 1 << 44;
 
 impl CircuitBuilder {
     /// A circuit over variables `0..num_vars`, with nothing in it yet.
     pub fn new(num_vars: usize) -> Self {
-        Self { num_vars, nodes: Vec::new(), scopes: Vec::new(), params: Vec::new() }
+        Self { num_vars, nodes: Vec::new(), scopes: Vec::new(), params: Vec::new(), num_values: 0 }
     }
 
     /// Declares mixture weights: `units` rows over `cols` child units.
@@ -59,6 +64,17 @@ impl CircuitBuilder {
     fn param(&mut self, units: usize, kind: ParamKind) -> Result<ParamId> {
         if units == 0 {
             return Err(Error::circuit(format!("parameter block {}: no units", self.params.len())));
+        }
+        let per_row = match &kind {
+            ParamKind::Sum { cols } => *cols,
+            ParamKind::Input(distribution) => distribution.num_params().max(distribution.num_stats()),
+        };
+        self.num_values = self.num_values.saturating_add((units as u64).saturating_mul(per_row as u64));
+        if self.num_values > MAX_VALUES {
+            return Err(Error::circuit(format!(
+                "parameter block {}: {units} rows of {per_row} make more than {MAX_VALUES} parameters",
+                self.params.len()
+            )));
         }
         self.params.push(ParamBlock { units, kind });
         Ok(ParamId((self.params.len() - 1) as u32))
@@ -151,13 +167,11 @@ impl CircuitBuilder {
             for slice in &group.children {
                 let child = self.child(&place, slice.node)?;
                 let child_scope = &self.scopes[slice.node.index()];
-                if slice.units == 0 || slice.start + slice.units > child.units {
+                let end = slice.start.saturating_add(slice.units);
+                if slice.units == 0 || end > child.units {
                     return Err(Error::circuit(format!(
                         "{place}: child {}, scope {child_scope}, has {} units, not {}..{}",
-                        slice.node,
-                        child.units,
-                        slice.start,
-                        slice.start + slice.units
+                        slice.node, child.units, slice.start, end
                     )));
                 }
                 cols += slice.units;
@@ -229,7 +243,7 @@ impl CircuitBuilder {
         let mut used = vec![false; self.nodes.len()];
         let mut param_used = vec![false; self.params.len()];
         used[id] = true;
-        for (i, node) in self.nodes.iter().enumerate().rev().filter(|(_, n)| n.units > 0) {
+        for (i, node) in self.nodes.iter().enumerate().rev() {
             if !used[i] {
                 return Err(Error::circuit(format!(
                     "node {i}, scope {}: no node refers to it, and it is not the root (node {id}); \

@@ -88,12 +88,12 @@ impl BlockLayout {
         self.rows.len()
     }
 
-    /// Positions of the parameters of row `unit` in a parameter buffer.
+    /// Positions of the parameters of row `unit` in a parameter buffer. Panics if there is no such row.
     pub fn value_positions(&self, unit: usize) -> impl ExactSizeIterator<Item = usize> + Clone + use<> {
         self.positions(self.values.start, self.values_per_row, unit)
     }
 
-    /// Positions of the statistics of row `unit` in a flow buffer.
+    /// Positions of the statistics of row `unit` in a flow buffer. Panics if there is no such row.
     pub fn stat_positions(&self, unit: usize) -> impl ExactSizeIterator<Item = usize> + Clone + use<> {
         self.positions(self.stats.start, self.stats_per_row, unit)
     }
@@ -104,6 +104,7 @@ impl BlockLayout {
         per_row: usize,
         unit: usize,
     ) -> impl ExactSizeIterator<Item = usize> + Clone + use<> {
+        assert!(unit < self.units(), "row {unit} of a block that has {}", self.units());
         let (first, step) = if self.unit_fastest { (unit, self.units()) } else { (unit * per_row, 1) };
         (0..per_row).map(move |i| start + first + i * step)
     }

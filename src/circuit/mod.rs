@@ -194,6 +194,21 @@ impl Circuit {
         &self.layout
     }
 
+    /// Refuses a circuit with densities, which have no log-weights to move along a gradient.
+    pub fn require_weights_only(&self) -> Result<()> {
+        for (id, block) in self.params.iter().enumerate() {
+            if let ParamKind::Input(distribution) = &block.kind
+                && !distribution.is_table()
+            {
+                return Err(Error::unsupported(format!(
+                    "gradient steps move log-weights and parameter block {id} is {}; train this circuit with an EM rule",
+                    distribution.name()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Refuses a batch that this circuit has no probability for, naming row and variable.
     pub fn check_batch(&self, batch: &Batch) -> Result<()> {
         if batch.num_rows() == 0 {
@@ -220,6 +235,9 @@ impl Circuit {
     }
 }
 
+/// Beyond this, the square of a value leaves the range of single precision and with it the statistics of a density.
+const LARGEST_REAL: f32 = 1e18;
+
 /// The first row of a column that a distribution has no probability for, and why.
 fn check_column(
     distribution: &dyn Distribution,
@@ -228,13 +246,12 @@ fn check_column(
 ) -> std::result::Result<(), (usize, String)> {
     let present = |row: usize| !missing.is_some_and(|m| m[row]);
     let Some(cats) = distribution.num_cats() else {
-        let bad = |row: &usize| present(*row) && !column.real(*row).is_finite();
-        return match column {
-            Column::F32(values) => match (0..values.len()).find(bad) {
-                Some(row) => Err((row, format!("{} is not a number; mark missing values as missing", values[row]))),
-                None => Ok(()),
-            },
-            _ => Ok(()),
+        let Column::F32(values) = column else { return Ok(()) };
+        let bad = |row: &usize| present(*row) && !(values[*row].abs() <= LARGEST_REAL);
+        return match (0..values.len()).find(bad) {
+            Some(row) if values[row].is_nan() => Err((row, "NaN is no value; mark missing values as missing".into())),
+            Some(row) => Err((row, format!("{} is outside ±{LARGEST_REAL:e}; rescale the column", values[row]))),
+            None => Ok(()),
         };
     };
     if let Column::F32(_) = column {

@@ -6,6 +6,9 @@ use super::{BlockLayout, Circuit, Layout, ParamId, ParamKind};
 use crate::error::{Error, Result};
 use crate::rng::Rng;
 
+/// exp(−80) is 2e-35: beyond this, weights would start as zeros and stay so.
+const LARGEST_PERTURBATION: f64 = 80.0;
+
 /// All parameters of a circuit, on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Params {
@@ -18,8 +21,10 @@ impl Params {
     /// Random parameters: every row of weights ∝ exp(−perturbation·U), U uniform; 2 is a good perturbation. Each block
     /// has a random stream of its own, so that a block's start does not depend on how many others there are.
     pub fn random(circuit: &Circuit, seed: u64, perturbation: f64) -> Result<Self> {
-        if !(perturbation.is_finite() && perturbation >= 0.0) {
-            return Err(Error::option(format!("perturbation = {perturbation}: must be a number, 0 or more")));
+        if !(0.0..=LARGEST_PERTURBATION).contains(&perturbation) {
+            return Err(Error::option(format!(
+                "perturbation = {perturbation}: must be in [0, {LARGEST_PERTURBATION}]"
+            )));
         }
         let mut params = Self::zeros(circuit);
         for id in circuit.param_ids() {
@@ -62,7 +67,8 @@ impl Params {
                 layout.num_values()
             )));
         }
-        let params = Self { layout: layout.clone(), values };
+        let mut params = Self { layout: layout.clone(), values };
+        params.values.iter_mut().for_each(|value| *value += 0.0); // −0 would compare as above everything
         params.check(circuit)?;
         Ok(params)
     }
@@ -85,7 +91,14 @@ impl Params {
 
     /// Replaces the parameters of one unit of a block.
     pub fn set_row(&mut self, param: ParamId, unit: usize, row: &[f32]) -> Result<()> {
-        let positions = self.layout.block(param).value_positions(unit);
+        let block = self.layout.block(param);
+        if unit >= block.units() {
+            return Err(Error::state(format!(
+                "parameter block {param} has rows 0..{}, there is no row {unit}",
+                block.units()
+            )));
+        }
+        let positions = block.value_positions(unit);
         if positions.len() != row.len() {
             return Err(Error::state(format!(
                 "parameter block {param}: row {unit} has {} values where {} belong",
@@ -94,7 +107,7 @@ impl Params {
             )));
         }
         for (position, &value) in positions.zip(row) {
-            self.values[position] = value;
+            self.values[position] = value + 0.0; // −0 would compare as above everything
         }
         Ok(())
     }

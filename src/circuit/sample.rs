@@ -54,13 +54,15 @@ pub fn sample(circuit: &Circuit, params: &Params, num_rows: usize, rng: &mut Rng
     Batch::from_columns(columns.collect())
 }
 
-/// The values of a variable in the narrowest column type that holds all its categories.
+/// The values of a variable in the narrowest column type that holds whatever any of its inputs may draw.
 fn narrowest(circuit: &Circuit, var: usize, values: Vec<f64>) -> Column {
-    let cats = circuit.nodes().iter().find_map(|node| match &node.kind {
+    let families = circuit.nodes().iter().filter_map(|node| match &node.kind {
         NodeKind::Input { var: v, param } if *v == var => Some(circuit.distribution(*param).num_cats()),
         _ => None,
     });
-    match cats.flatten() {
+    // `None` where an input draws real numbers.
+    let cats = families.reduce(|a, b| Some(a?.max(b?))).flatten();
+    match cats {
         None => Column::F32(values.into_iter().map(|v| v as f32).collect()),
         Some(0..=256) => Column::U8(values.into_iter().map(|v| v as u8).collect()),
         Some(257..=65_536) => Column::U16(values.into_iter().map(|v| v as u16).collect()),

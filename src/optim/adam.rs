@@ -42,7 +42,7 @@ impl AdamSpec {
         check_option((0.0..1.0).contains(&self.beta1), "beta1", self.beta1, "in [0, 1)")?;
         check_option((0.0..1.0).contains(&self.beta2), "beta2", self.beta2, "in [0, 1)")?;
         check_option(self.epsilon > 0.0 && self.epsilon.is_finite(), "epsilon", self.epsilon, "a positive number")?;
-        super::require_weights_only(backend.circuit(), Adam::NAME)?;
+        backend.circuit().require_weights_only()?;
         let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
         let rule = Adam {
             spec: self.clone(),

@@ -26,7 +26,7 @@ pub use state::OptimizerState;
 pub use stepwise_em::StepwiseEmSpec;
 
 use crate::backend::{Backend, BatchReport};
-use crate::circuit::{Circuit, ParamKind, Smoothing};
+use crate::circuit::Smoothing;
 use crate::data::Batch;
 use crate::error::{Error, Result};
 
@@ -99,19 +99,4 @@ fn check_option(holds: bool, name: &str, value: f64, must: &str) -> Result<()> {
 fn check_smoothing(smoothing: Smoothing) -> Result<()> {
     let epsilon = smoothing.epsilon();
     check_option(epsilon >= 0.0 && epsilon.is_finite(), "smoothing", epsilon, "a number, 0 or more")
-}
-
-/// Refuses a circuit with inputs that have no log-weights to move along a gradient.
-fn require_weights_only(circuit: &Circuit, optimizer: &str) -> Result<()> {
-    for (id, block) in circuit.params().iter().enumerate() {
-        if let ParamKind::Input(distribution) = &block.kind
-            && !distribution.is_table()
-        {
-            return Err(Error::unsupported(format!(
-                "{optimizer} moves log-weights and parameter block {id} is {}; train this circuit with an EM rule",
-                distribution.name()
-            )));
-        }
-    }
-    Ok(())
 }

@@ -28,7 +28,7 @@ impl SgdSpec {
     /// Checks the options and allocates the gradient.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         self.rate.check(f64::INFINITY)?;
-        super::require_weights_only(backend.circuit(), Sgd::NAME)?;
+        backend.circuit().require_weights_only()?;
         let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
         Ok(Box::new(Windowed { rule: Sgd { top_down: backend.new_rows()? }, step: self.rate, window }))
     }

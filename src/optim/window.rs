@@ -42,7 +42,7 @@ impl FlowWindow {
         let flows = backend.new_flows(FlowPrecision::Single)?;
         let pending = match batches_per_update {
             1 => None,
-            _ => Some(backend.new_flows(FlowPrecision::Single)?),
+            _ => Some(backend.new_flows(FlowPrecision::Double)?),
         };
         Ok(Self { flows, pending, pending_weight: 0.0, pending_batches: 0, batches_per_update, momentum, updates: 0 })
     }

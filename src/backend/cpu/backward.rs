@@ -9,7 +9,7 @@ use super::matrix::{Matrix, MatrixMut, multiply};
 use super::scaled::ZERO;
 use crate::plan::{PlanGroup, ProductStep, Step, SumStep};
 
-/// Above this, G may overflow in the sums that follow: such a row is left to `rescue`.
+/// Above this, G may overflow in the sums that follow: such a row is left to `log_space`.
 const LARGEST_GAIN: f32 = f32::from_bits((127 + 100) << 23);
 
 /// Computes all flows of a chunk after `forward`, with the root's flow of each row given by `root_flow`. Degenerate

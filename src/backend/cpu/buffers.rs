@@ -29,6 +29,13 @@ macro_rules! with_flows {
 }
 pub(super) use with_flows;
 
+/// What is left where a buffer was taken from for a while.
+impl Default for FlowBuffer {
+    fn default() -> Self {
+        Self::Single(Vec::new())
+    }
+}
+
 impl FlowBuffer {
     pub fn new(precision: FlowPrecision, len: usize) -> Self {
         match precision {
@@ -102,10 +109,10 @@ impl<'a> FlowSlice<'a> {
     }
 
     /// part += terms, from `at` on.
-    pub fn add(&mut self, at: usize, terms: impl Iterator<Item = f32>) {
+    pub fn add(&mut self, at: usize, terms: impl Iterator<Item = f64>) {
         match self {
-            Self::Single(values) => values[at..].iter_mut().zip(terms).for_each(|(x, t)| *x += t),
-            Self::Double(values) => values[at..].iter_mut().zip(terms).for_each(|(x, t)| *x += f64::from(t)),
+            Self::Single(values) => values[at..].iter_mut().zip(terms).for_each(|(x, t)| *x += t as f32),
+            Self::Double(values) => values[at..].iter_mut().zip(terms).for_each(|(x, t)| *x += t),
         }
     }
 

@@ -20,7 +20,7 @@ pub(super) struct Chunk {
     pub scales: Vec<Scale>,
     /// log p of each row.
     pub log_likelihoods: Vec<f64>,
-    /// Rows that linear space cannot hold: they wait for `rescue` and take no part in this chunk's flows.
+    /// Rows that linear space cannot hold: they wait for `log_space` and take no part in this chunk's flows.
     pub degenerate: Vec<bool>,
     /// A matrix product on its way into a flow buffer, `[rows × widest panel]`.
     pub scratch: Vec<f32>,

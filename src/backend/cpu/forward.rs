@@ -91,6 +91,9 @@ fn input_forward(pass: Pass<'_>, chunk: &mut Chunk, input: &InputStep) {
     }
 }
 
+/// 2^30: densities beyond 2^±FAR are not kept in linear space.
+const FAR: f64 = (1 << 30) as f64;
+
 /// A row from logarithms: out·2^e = exp(logs).
 fn densities(out: &mut [f32], logs: &[f64]) -> Scale {
     let top = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -99,6 +102,11 @@ fn densities(out: &mut [f32], logs: &[f64]) -> Scale {
         return Scale { exponent: ZERO, loss: NO_LOSS };
     }
     let exponent = (top * std::f64::consts::LOG2_E).floor() + 1.0;
+    if !(exponent.abs() < FAR) {
+        // So far out that products of such rows would leave the range of exponents: left to `log_space`.
+        out.fill(0.0);
+        return Scale { exponent: ZERO, loss: (exponent as i64).max(ZERO).min(-(FAR as i64)) };
+    }
     let mut loss = NO_LOSS;
     for (x, log) in out.iter_mut().zip(logs) {
         let value = (log - exponent * std::f64::consts::LN_2).exp();

@@ -2,22 +2,23 @@
 //!
 //! A batch is cut into micro-batches that fit the memory budget, a micro-batch into chunks of rows. Chunks run in
 //! parallel through `forward` and `backward`; then `param_flows` adds up the flows of every parameter over all chunks;
-//! then `rescue` does the rows that linear space could not hold. `update` is the M-step.
+//! then `log_space` does the rows that linear space could not hold. `update` is the M-step.
 
 mod backward;
 mod buffers;
 mod chunk;
 mod forward;
+mod log_space;
 mod matrix;
 mod param_flows;
 mod renormalize;
-mod rescue;
 mod scaled;
 mod top_down;
 mod update;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -26,8 +27,8 @@ use self::backward::backward;
 use self::buffers::{FlowBuffer, tiles, with_flows};
 use self::chunk::{Chunk, chunk_rows};
 use self::forward::{Pass, forward};
+use self::log_space::Row;
 use self::param_flows::add_param_flows;
-use self::rescue::Row;
 use self::update::Update;
 use super::{AdamStep, Backend, BatchReport, EmUpdate, FlowPrecision, FlowsId, RowsId, Tensor};
 use crate::circuit::{Circuit, Flows, Params};
@@ -50,6 +51,12 @@ impl Default for CpuOptions {
     }
 }
 
+/// Rows beyond which a larger micro-batch gains nothing: 64 chunks of 128.
+const LARGEST_MICRO_BATCH: usize = 8192;
+
+/// The next backend's id.
+static NEXT_ID: AtomicU32 = AtomicU32::new(0);
+
 /// A circuit in main memory.
 ///
 /// ```
@@ -67,6 +74,8 @@ impl Default for CpuOptions {
 /// # Ok::<(), anemone::Error>(())
 /// ```
 pub struct CpuBackend {
+    /// Tells this backend's handles from those of others.
+    id: u32,
     circuit: Arc<Circuit>,
     plan: Plan,
     /// The parameters, in the circuit's layout.
@@ -93,9 +102,11 @@ impl CpuBackend {
             .build()
             .map_err(|e| Error::option(format!("cannot start {:?} threads: {e}", options.threads)))?;
         let plan = Plan::new(&circuit);
-        let micro_batch = (options.memory_budget / plan.bytes_per_row()).max(1);
+        let micro_batch = (options.memory_budget / plan.bytes_per_row()).clamp(1, LARGEST_MICRO_BATCH);
         let theta = params.values().to_vec();
-        Ok(Self { circuit, plan, theta, flows: Vec::new(), rows: Vec::new(), pool, micro_batch, chunks: Vec::new() })
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        let (flows, rows, chunks) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { id, circuit, plan, theta, flows, rows, pool, micro_batch, chunks })
     }
 
     /// Rows worked on at once: as many as the memory budget holds.
@@ -116,28 +127,30 @@ impl CpuBackend {
         }
     }
 
-    fn flow_buffer(&self, id: FlowsId) -> Result<&FlowBuffer> {
-        self.flows.get(id.0 as usize).ok_or_else(foreign_handle)
+    fn flows_at(&self, id: FlowsId) -> Result<usize> {
+        let index = id.index as usize;
+        if id.backend == self.id && index < self.flows.len() { Ok(index) } else { Err(foreign_handle()) }
     }
 
-    fn flow_buffer_mut(&mut self, id: FlowsId) -> Result<&mut FlowBuffer> {
-        self.flows.get_mut(id.0 as usize).ok_or_else(foreign_handle)
+    fn rows_at(&self, id: RowsId) -> Result<usize> {
+        let index = id.index as usize;
+        if id.backend == self.id && index < self.rows.len() { Ok(index) } else { Err(foreign_handle()) }
     }
 
-    fn row_buffer(&self, id: RowsId) -> Result<&Vec<f64>> {
-        self.rows.get(id.0 as usize).ok_or_else(foreign_handle)
-    }
-
-    fn row_buffer_mut(&mut self, id: RowsId) -> Result<&mut Vec<f64>> {
-        self.rows.get_mut(id.0 as usize).ok_or_else(foreign_handle)
-    }
-
-    /// The single-precision numbers of a buffer that gradient steps work on.
-    fn gradient_values(&mut self, id: FlowsId) -> Result<Vec<f32>> {
-        match self.flow_buffer_mut(id)? {
-            FlowBuffer::Single(values) => Ok(std::mem::take(values)),
-            FlowBuffer::Double(_) => Err(Error::unsupported("gradient steps need flow buffers of single precision")),
+    /// Where the single-precision buffers lie that gradient steps work on; all different.
+    fn gradient_buffers<const N: usize>(&self, ids: [FlowsId; N]) -> Result<[usize; N]> {
+        self.circuit.require_weights_only()?;
+        let mut at = [0; N];
+        for (i, id) in ids.into_iter().enumerate() {
+            at[i] = self.flows_at(id)?;
+            if let FlowBuffer::Double(_) = self.flows[at[i]] {
+                return Err(Error::unsupported("gradient steps need flow buffers of single precision"));
+            }
+            if at[..i].contains(&at[i]) {
+                return Err(Error::state("a gradient step needs a buffer of its own for each of its moments"));
+            }
         }
+        Ok(at)
     }
 }
 
@@ -172,7 +185,7 @@ impl Backend for CpuBackend {
                     forward(pass, chunk);
                     for (i, row) in chunk.rows.clone().enumerate().filter(|(i, _)| chunk.degenerate[*i]) {
                         chunk.log_likelihoods[i] =
-                            rescue::log_values(pass.circuit, pass.theta, Row::Of(batch, row)).log_likelihood();
+                            log_space::log_values(pass.circuit, pass.theta, Row::Of(batch, row)).log_likelihood();
                     }
                 });
             });
@@ -184,8 +197,9 @@ impl Backend for CpuBackend {
 
     fn add_flows(&mut self, batch: &Batch, gain: f64, into: FlowsId) -> Result<BatchReport> {
         self.circuit.check_batch(batch)?;
+        let into = self.flows_at(into)?;
         let mut chunks = std::mem::take(&mut self.chunks);
-        let mut target = std::mem::replace(self.flow_buffer_mut(into)?, FlowBuffer::Single(Vec::new()));
+        let mut target = std::mem::take(&mut self.flows[into]);
         let mut report = BatchReport { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Default::default() };
         let pass = self.pass(batch);
         for rows in tiles(batch.num_rows(), self.micro_batch) {
@@ -202,10 +216,10 @@ impl Backend for CpuBackend {
                     let weight = f64::from(batch.weight(row));
                     if chunk.degenerate[i] {
                         report.rescued_rows += 1;
-                        let values = rescue::log_values(pass.circuit, pass.theta, Row::Of(batch, row));
+                        let values = log_space::log_values(pass.circuit, pass.theta, Row::Of(batch, row));
                         chunk.log_likelihoods[i] = values.log_likelihood();
                         if values.log_likelihood() > f64::NEG_INFINITY {
-                            rescue::add_flows(pass, row, &values, gain * weight, &mut target);
+                            log_space::add_flows(pass, row, &values, gain * weight, &mut target);
                         }
                     }
                     if chunk.log_likelihoods[i] == f64::NEG_INFINITY {
@@ -217,32 +231,33 @@ impl Backend for CpuBackend {
                 }
             }
         }
-        *self.flow_buffer_mut(into)? = target;
+        self.flows[into] = target;
         self.chunks = chunks;
         Ok(report)
     }
 
     fn top_down(&mut self, into: RowsId) -> Result<()> {
-        let mut out = std::mem::take(self.row_buffer_mut(into)?);
-        top_down::top_down(&self.circuit, &self.theta, &mut out);
-        *self.row_buffer_mut(into)? = out;
+        let into = self.rows_at(into)?;
+        top_down::top_down(&self.circuit, &self.theta, &mut self.rows[into]);
         Ok(())
     }
 
     fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()> {
-        let mut out = std::mem::take(self.row_buffer_mut(into)?);
-        let flows = self.flow_buffer(flows)?;
-        self.pool.install(|| with_flows!(flows, flows => update::row_masses(&self.circuit, flows, gain, &mut out)));
-        *self.row_buffer_mut(into)? = out;
+        let (flows, into) = (self.flows_at(flows)?, self.rows_at(into)?);
+        let out = &mut self.rows[into];
+        self.pool.install(|| {
+            with_flows!(&self.flows[flows], flows => update::row_masses(&self.circuit, flows, gain, out));
+        });
         Ok(())
     }
 
     fn em_update(&mut self, update: &EmUpdate) -> Result<()> {
         let retain = match update.retain {
             None => None,
-            Some(r) => Some((&self.rows.get(r.rows.0 as usize).ok_or_else(foreign_handle)?[..], r)),
+            Some(retain) => Some((self.rows_at(retain.rows)?, retain)),
         };
-        let flows = self.flows.get(update.flows.0 as usize).ok_or_else(foreign_handle)?;
+        let flows = &self.flows[self.flows_at(update.flows)?];
+        let retain = retain.map(|(at, retain)| (&self.rows[at][..], retain));
         let EmUpdate { gain, smoothing, .. } = *update;
         let theta = &mut self.theta;
         self.pool.install(|| {
@@ -254,28 +269,32 @@ impl Backend for CpuBackend {
     }
 
     fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()> {
-        let rows = std::mem::take(self.row_buffer_mut(top_down)?);
-        let flows = self.flows.get_mut(flows.0 as usize).ok_or_else(foreign_handle)?;
-        self.pool.install(|| update::gradient(&self.circuit, &self.theta, flows, gain, &rows));
-        *self.row_buffer_mut(top_down)? = rows;
+        self.circuit.require_weights_only()?;
+        let (flows, rows) = (self.flows_at(flows)?, self.rows_at(top_down)?);
+        let flows = &mut self.flows[flows];
+        self.pool.install(|| update::gradient(&self.circuit, &self.theta, flows, gain, &self.rows[rows]));
         Ok(())
     }
 
     fn adam_update(&mut self, gradient: FlowsId, first: FlowsId, second: FlowsId, step: &AdamStep) -> Result<()> {
-        let g = self.gradient_values(gradient)?;
-        let mut m = self.gradient_values(first)?;
-        let mut v = self.gradient_values(second)?;
-        self.pool.install(|| update::adam(&mut self.theta, &g, &mut m, &mut v, step));
-        for (id, values) in [(gradient, g), (first, m), (second, v)] {
-            *self.flow_buffer_mut(id)? = FlowBuffer::Single(values);
+        let at = self.gradient_buffers([gradient, first, second])?;
+        let [mut gradient, mut first, mut second] = at.map(|at| std::mem::take(&mut self.flows[at]));
+        if let (FlowBuffer::Single(gradient), FlowBuffer::Single(first), FlowBuffer::Single(second)) =
+            (&mut gradient, &mut first, &mut second)
+        {
+            self.pool.install(|| update::adam(&mut self.theta, gradient, first, second, step));
+        }
+        for (at, buffer) in at.into_iter().zip([gradient, first, second]) {
+            self.flows[at] = buffer;
         }
         Ok(())
     }
 
     fn ascend(&mut self, gradient: FlowsId, rate: f64) -> Result<()> {
-        let g = self.gradient_values(gradient)?;
-        self.pool.install(|| update::ascend(&mut self.theta, &g, rate));
-        *self.flow_buffer_mut(gradient)? = FlowBuffer::Single(g);
+        let [gradient] = self.gradient_buffers([gradient])?;
+        if let FlowBuffer::Single(gradient) = &self.flows[gradient] {
+            self.pool.install(|| update::ascend(&mut self.theta, gradient, rate));
+        }
         Ok(())
     }
 
@@ -286,16 +305,17 @@ impl Backend for CpuBackend {
 
     fn new_flows(&mut self, precision: FlowPrecision) -> Result<FlowsId> {
         self.flows.push(FlowBuffer::new(precision, self.circuit.layout().num_stats()));
-        Ok(FlowsId((self.flows.len() - 1) as u32))
+        Ok(FlowsId { backend: self.id, index: (self.flows.len() - 1) as u32 })
     }
 
     fn new_rows(&mut self) -> Result<RowsId> {
         self.rows.push(vec![0.0; self.circuit.layout().num_rows()]);
-        Ok(RowsId((self.rows.len() - 1) as u32))
+        Ok(RowsId { backend: self.id, index: (self.rows.len() - 1) as u32 })
     }
 
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()> {
-        match self.flow_buffer_mut(flows)? {
+        let flows = self.flows_at(flows)?;
+        match &mut self.flows[flows] {
             FlowBuffer::Single(values) if factor == 0.0 => values.fill(0.0),
             FlowBuffer::Double(values) if factor == 0.0 => values.fill(0.0),
             FlowBuffer::Single(values) => values.iter_mut().for_each(|x| *x *= factor as f32),
@@ -308,52 +328,48 @@ impl Backend for CpuBackend {
         if flows == into {
             return self.scale(flows, 1.0 + gain);
         }
-        let mut target = std::mem::replace(self.flow_buffer_mut(into)?, FlowBuffer::Single(Vec::new()));
-        let source = self.flow_buffer(flows)?;
-        with_flows!(source, source => {
-            match &mut target {
-                FlowBuffer::Single(values) => {
-                    values.iter_mut().zip(source).for_each(|(x, s)| *x += (gain * update::Count::to_f64(*s)) as f32);
-                }
-                FlowBuffer::Double(values) => {
-                    values.iter_mut().zip(source).for_each(|(x, s)| *x += gain * update::Count::to_f64(*s));
-                }
-            }
+        let (flows, into) = (self.flows_at(flows)?, self.flows_at(into)?);
+        let mut target = std::mem::take(&mut self.flows[into]);
+        with_flows!(&self.flows[flows], source => {
+            target.slice().add(0, source.iter().map(|s| gain * update::Count::to_f64(*s)));
         });
-        *self.flow_buffer_mut(into)? = target;
+        self.flows[into] = target;
         Ok(())
     }
 
     fn blend_rows(&mut self, into: RowsId, keep: f64, rows: RowsId, gain: f64) -> Result<()> {
-        let source = self.row_buffer(rows)?.clone();
-        self.row_buffer_mut(into)?.iter_mut().zip(source).for_each(|(x, s)| *x = keep * *x + gain * s);
+        let (into, rows) = (self.rows_at(into)?, self.rows_at(rows)?);
+        for i in 0..self.rows[into].len() {
+            self.rows[into][i] = keep * self.rows[into][i] + gain * self.rows[rows][i];
+        }
         Ok(())
     }
 
     fn flows(&self, flows: FlowsId) -> Result<Flows> {
-        Ok(Flows::new(self.circuit.layout().clone(), self.flow_buffer(flows)?.to_f64()))
+        Ok(Flows::new(self.circuit.layout().clone(), self.flows[self.flows_at(flows)?].to_f64()))
     }
 
     fn rows(&self, rows: RowsId) -> Result<Vec<f64>> {
-        Ok(self.row_buffer(rows)?.clone())
+        Ok(self.rows[self.rows_at(rows)?].clone())
     }
 
     fn save_flows(&self, flows: FlowsId) -> Result<Tensor> {
-        Ok(self.flow_buffer(flows)?.save())
+        Ok(self.flows[self.flows_at(flows)?].save())
     }
 
     fn load_flows(&mut self, flows: FlowsId, saved: &Tensor) -> Result<()> {
-        self.flow_buffer_mut(flows)?.load(saved)
+        let flows = self.flows_at(flows)?;
+        self.flows[flows].load(saved)
     }
 
     fn save_rows(&self, rows: RowsId) -> Result<Tensor> {
-        Ok(Tensor::F64(self.row_buffer(rows)?.clone()))
+        Ok(Tensor::F64(self.rows(rows)?))
     }
 
     fn load_rows(&mut self, rows: RowsId, saved: &Tensor) -> Result<()> {
-        let target = self.row_buffer_mut(rows)?;
+        let rows = self.rows_at(rows)?;
         match saved {
-            Tensor::F64(values) if values.len() == target.len() => target.copy_from_slice(values),
+            Tensor::F64(values) if values.len() == self.rows[rows].len() => self.rows[rows].copy_from_slice(values),
             _ => return Err(Error::state("a saved row buffer has another size than this one")),
         }
         Ok(())

@@ -25,7 +25,7 @@ pub(super) fn add_param_flows(pass: Pass<'_>, chunks: &[Chunk], into: &mut FlowB
     let blocks: Vec<Gathered> =
         pass.circuit.param_ids().collect::<Vec<_>>().into_par_iter().map(|id| gather(pass, chunks, id)).collect();
     let tasks = make_tasks(pass, &blocks, into);
-    tasks.into_par_iter().for_each_init(Vec::new, |scratch, task| task.run(pass, chunks, scratch));
+    tasks.into_par_iter().for_each_init(Scratch::default, |scratch, task| task.run(pass, chunks, scratch));
 }
 
 /// What has to be known of a block before its flows can be shared out.
@@ -35,7 +35,7 @@ enum Gathered {
         /// (category, which flow row), sorted: a category's occurrences in the order of uses, chunks and rows.
         occurrences: Vec<(u32, FlowRow)>,
         /// Flow of the missing values, per unit; empty if there is none.
-        missing: Vec<f32>,
+        missing: Vec<f64>,
     },
     Statistics,
 }
@@ -65,7 +65,7 @@ fn gather(pass: Pass<'_>, chunks: &[Chunk], param: ParamId) -> Gathered {
             for (row, batch_row) in chunk.rows.clone().enumerate() {
                 if pass.batch.is_missing(batch_row, var) {
                     missing.resize(units, 0.0);
-                    missing.iter_mut().zip(flow_row(chunk, flow, row)).for_each(|(m, f)| *m += f);
+                    missing.iter_mut().zip(flow_row(chunk, flow, row)).for_each(|(m, &f)| *m += f64::from(f));
                 } else {
                     let category = pass.batch.column(var).category(batch_row);
                     let row = FlowRow { usage: usage as u32, chunk: c as u32, row: row as u32 };
@@ -100,7 +100,7 @@ enum TaskKind<'a> {
     Table {
         first: usize,
         occurrences: &'a [(u32, FlowRow)],
-        missing: &'a [f32],
+        missing: &'a [f64],
     },
     Statistics,
 }
@@ -139,8 +139,24 @@ fn make_tasks<'a>(pass: Pass<'_>, blocks: &'a [Gathered], into: &'a mut FlowBuff
     tasks
 }
 
+/// Where a task adds up. In double precision beyond a few thousand terms: values of discrete data repeat, so that
+/// the rounding of a long sum in single precision does not average out.
+#[derive(Default)]
+struct Scratch {
+    single: Vec<f32>,
+    double: Vec<f64>,
+}
+
+/// Matrix products, of at most 128 rows each, that are added up in single precision.
+const FLUSH: usize = 16;
+
+/// double += single.
+fn flush(double: &mut [f64], single: &[f32]) {
+    double.iter_mut().zip(single).for_each(|(d, &s)| *d += f64::from(s));
+}
+
 impl Task<'_> {
-    fn run(mut self, pass: Pass<'_>, chunks: &[Chunk], scratch: &mut Vec<f32>) {
+    fn run(mut self, pass: Pass<'_>, chunks: &[Chunk], scratch: &mut Scratch) {
         match self.kind {
             TaskKind::Weights { first, rows } => self.add_weights(pass, chunks, first, rows, scratch),
             TaskKind::Table { first, occurrences, missing } => {
@@ -151,10 +167,13 @@ impl Task<'_> {
     }
 
     /// W ⊙ Σ over uses and chunks of Gᵀ·v_panel.
-    fn add_weights(&mut self, pass: Pass<'_>, chunks: &[Chunk], first: usize, rows: usize, scratch: &mut Vec<f32>) {
+    fn add_weights(&mut self, pass: Pass<'_>, chunks: &[Chunk], first: usize, rows: usize, scratch: &mut Scratch) {
         let cols = pass.circuit.layout().block(self.param).stats_per_row;
-        scratch.resize(rows * cols, 0.0);
-        let mut accumulate = false;
+        let Scratch { single, double } = scratch;
+        single.resize(rows * cols, 0.0);
+        double.clear();
+        double.resize(rows * cols, 0.0);
+        let mut products = 0;
         for used in &pass.plan.uses[self.param.index()] {
             let Use::Sum { gain, panel } = *used else { continue };
             for chunk in chunks {
@@ -162,16 +181,22 @@ impl Task<'_> {
                 let gains = &chunk.view(&chunk.values, gain)[first..];
                 let values = chunk.view(&chunk.values, panel);
                 multiply(
-                    MatrixMut::new(&mut scratch[..rows * cols], rows, cols, cols),
-                    accumulate,
+                    MatrixMut::new(&mut single[..rows * cols], rows, cols, cols),
+                    products % FLUSH != 0,
                     Matrix::new(gains, count, rows, gain.buffer.units).transposed(),
                     Matrix::new(values, count, cols, panel.buffer.units),
                 );
-                accumulate = true;
+                products += 1;
+                if products % FLUSH == 0 {
+                    flush(double, single);
+                }
             }
         }
+        if products % FLUSH != 0 {
+            flush(double, single);
+        }
         let weights = &pass.block(self.param)[first * cols..(first + rows) * cols];
-        self.into.add(0, weights.iter().zip(scratch.iter()).map(|(w, s)| w * s));
+        self.into.add(0, weights.iter().zip(double.iter()).map(|(&w, s)| f64::from(w) * s));
     }
 
     /// The flows of a category's occurrences, one segment of the sorted list at a time.
@@ -181,24 +206,23 @@ impl Task<'_> {
         chunks: &[Chunk],
         first: usize,
         occurrences: &[(u32, FlowRow)],
-        missing: &[f32],
-        scratch: &mut Vec<f32>,
+        missing: &[f64],
+        scratch: &mut Scratch,
     ) {
         let units = pass.circuit.params()[self.param.index()].units;
         for segment in occurrences.chunk_by(|a, b| a.0 == b.0) {
-            scratch.clear();
-            scratch.resize(units, 0.0);
+            scratch.double.clear();
+            scratch.double.resize(units, 0.0);
             for (_, at) in segment {
                 let Use::Input { flow, .. } = pass.plan.uses[self.param.index()][at.usage as usize] else { continue };
-                let row = flow_row(&chunks[at.chunk as usize], flow, at.row as usize);
-                scratch.iter_mut().zip(row).for_each(|(s, f)| *s += f);
+                flush(&mut scratch.double, flow_row(&chunks[at.chunk as usize], flow, at.row as usize));
             }
-            self.into.add((segment[0].0 as usize - first) * units, scratch.iter().copied());
+            self.into.add((segment[0].0 as usize - first) * units, scratch.double.iter().copied());
         }
         if !missing.is_empty() {
             let table = &pass.block(self.param)[first * units..];
             for (i, row) in table.chunks_exact(units).take(self.into.len() / units).enumerate() {
-                self.into.add(i * units, row.iter().zip(missing).map(|(p, m)| p * m));
+                self.into.add(i * units, row.iter().zip(missing).map(|(&p, m)| f64::from(p) * m));
             }
         }
     }

@@ -5,16 +5,17 @@
 //! proportion to the flow it has when everything is missing: a projection. Rows that nothing reaches are divided by
 //! their own sum. In log space and double precision, because Z may be anything. See docs/MATH.md.
 
-use super::rescue::{LogValues, Row, log_values, panel, scatter, scatter_product};
-use crate::circuit::{Circuit, NodeKind, ParamKind, SumGroup};
+use super::log_space::{FlowSink, Row, flow_down, log_values};
+use crate::circuit::{Circuit, ParamId, ParamKind};
 
 /// Normalises all rows of `theta`.
 pub(super) fn renormalize(circuit: &Circuit, theta: &mut [f32]) {
     let masses = input_masses(circuit, theta);
     let partition = log_values(circuit, theta, Row::Masses(&masses));
-    let rows = sum_rows(circuit, theta, &partition);
+    let mut rows = SumRows::new(circuit);
+    flow_down(circuit, theta, &partition, 1.0, 0.0, &mut rows);
 
-    for ((layout, block), rows) in circuit.layout().blocks().iter().zip(circuit.params()).zip(&rows) {
+    for ((layout, block), rows) in circuit.layout().blocks().iter().zip(circuit.params()).zip(&rows.blocks) {
         let theta = &mut theta[layout.values.clone()];
         match &block.kind {
             ParamKind::Sum { cols } => {
@@ -56,67 +57,26 @@ fn input_masses(circuit: &Circuit, theta: &[f32]) -> Vec<f64> {
 }
 
 /// For each block of weights, Σ over its uses of F(n)·θ[n,c]·Z(c)/Z(n), with F the flow when everything is missing.
-fn sum_rows(circuit: &Circuit, theta: &[f32], partition: &LogValues) -> Vec<Vec<f64>> {
-    let sizes = circuit.params().iter().map(|block| match block.kind {
-        ParamKind::Sum { cols } => block.units * cols,
-        ParamKind::Input(_) => 0,
-    });
-    let mut rows: Vec<Vec<f64>> = sizes.map(|size| vec![0.0; size]).collect();
-    let mut flows: Vec<Vec<f64>> = circuit.nodes().iter().map(|node| vec![0.0; node.units]).collect();
-    flows[circuit.root().index()][0] = 1.0;
-    for (i, node) in circuit.nodes().iter().enumerate().rev() {
-        let own = std::mem::take(&mut flows[i]);
-        match &node.kind {
-            NodeKind::Input { .. } => {}
-            NodeKind::Product { factors } => scatter_product(factors, &own, &mut flows),
-            NodeKind::Sum { groups } => {
-                let mut start = 0;
-                for group in groups {
-                    let layout = circuit.layout().block(group.param);
-                    let units = start..start + layout.units();
-                    start = units.end;
-                    let (weights, rows) = (&theta[layout.values.clone()], &mut rows[group.param.index()]);
-                    let (own, values) = (&own[units.clone()], &partition.nodes[i][units]);
-                    let panel_flow = add_group(group, own, values, weights, partition, rows);
-                    scatter(group, &panel_flow, &mut flows);
-                }
-            }
-        }
-    }
-    rows
+struct SumRows {
+    blocks: Vec<Vec<f64>>,
 }
 
-/// Adds the rows of one group, and gives the flow of what it mixes.
-fn add_group(
-    group: &SumGroup,
-    own: &[f64],
-    values: &[f64],
-    weights: &[f32],
-    partition: &LogValues,
-    rows: &mut [f64],
-) -> Vec<f64> {
-    let panel = panel(&partition.nodes, group);
-    let top = panel.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let mut panel_flow = vec![0.0; panel.len()];
-    if top == f64::NEG_INFINITY {
-        return panel_flow;
+impl SumRows {
+    fn new(circuit: &Circuit) -> Self {
+        let sizes = circuit.params().iter().map(|block| match block.kind {
+            ParamKind::Sum { cols } => block.units * cols,
+            ParamKind::Input(_) => 0,
+        });
+        Self { blocks: sizes.map(|size| vec![0.0; size]).collect() }
     }
-    // One exponential per child rather than per edge, unless a unit's Z is so far below that only edges are in range.
-    let near: Vec<f64> = panel.iter().map(|z| (z - top).exp()).collect();
-    let edges = weights.chunks_exact(panel.len()).zip(rows.chunks_exact_mut(panel.len()));
-    for ((&flow, &value), (weights, row)) in own.iter().zip(values).zip(edges) {
-        if !(flow > 0.0 && value > f64::NEG_INFINITY) {
-            continue;
-        }
-        let scale = flow * (top - value).exp();
-        for (c, &weight) in weights.iter().enumerate() {
-            let ratio = if top - value < 500.0 { scale * near[c] } else { flow * (panel[c] - value).exp() };
-            let edge = if weight > 0.0 { f64::from(weight) * ratio } else { 0.0 };
-            row[c] += edge;
-            panel_flow[c] += edge;
-        }
+}
+
+impl FlowSink for SumRows {
+    fn edge(&mut self, param: ParamId, position: usize, flow: f64) {
+        self.blocks[param.index()][position] += flow;
     }
-    panel_flow
+
+    fn input(&mut self, _: usize, _: ParamId, _: &[f64]) {} // an input row only needs its mass
 }
 
 /// row ∝ weights. Whether they had any mass.

@@ -5,9 +5,9 @@
 //! zero; that is nearly always harmless, but not always: a later product may remove the large entries and leave
 //! only what was dropped. So each row carries a *loss*, an exponent that bounds the absolute error of its entries.
 //! A sum that lifts all its outputs far above the loss forgets it; a row whose loss reaches the root is computed again
-//! in log space (`rescue`).
+//! in log space (`log_space`).
 
-/// Exponent of a row of zeros.
+/// Exponent of a row of zeros, and the smallest exponent there is.
 pub(super) const ZERO: i64 = -(1 << 40);
 
 /// Loss of a row that has lost nothing. Sums of a few of these and of exponents stay below [`SOME_LOSS`].
@@ -43,10 +43,11 @@ impl Scale {
 
     /// The scale of a ⊙ b before rescaling: (a+δa)(b+δb) − ab = δa·b + δb·a + δa·δb, with rows bounded by 2^exponent.
     pub fn times(self, other: Self) -> Self {
-        Self {
-            exponent: (self.exponent + other.exponent).max(ZERO),
-            loss: (self.loss + other.exponent).max(other.loss + self.exponent).max(self.loss + other.loss).max(NO_LOSS),
-        }
+        let exponent = self.exponent + other.exponent;
+        let loss = (self.loss + other.exponent).max(other.loss + self.exponent).max(self.loss + other.loss);
+        // Two rows that are not zero may have a product too small for any exponent we keep: that is a loss, not a zero.
+        let vanished = exponent <= ZERO && self.exponent > ZERO && other.exponent > ZERO;
+        Self { exponent: exponent.max(ZERO), loss: loss.max(if vanished { ZERO } else { NO_LOSS }).min(TOTAL_LOSS) }
     }
 }
 

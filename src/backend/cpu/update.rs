@@ -89,13 +89,14 @@ struct Coefficients {
 }
 
 impl Coefficients {
-    /// For a row of `len` numbers with this mass before smoothing. A row without mass keeps its θ.
-    fn new<T>(mass: f64, len: usize, retain: f64, update: &Update<'_, T>) -> Self {
+    /// For a row of `len` numbers with this mass before smoothing. A row without mass, or with an infinite one, has
+    /// none and keeps its θ.
+    fn new<T>(mass: f64, len: usize, retain: f64, update: &Update<'_, T>) -> Option<Self> {
         if !(mass > 0.0 && mass.is_finite()) {
-            return Self { keep: 1.0, take: 0.0, add: 0.0 };
+            return None;
         }
         let (add, scale) = update.smoothing.coefficients(mass, len);
-        Self { keep: retain * scale, take: update.gain * scale, add: add * scale }
+        Some(Self { keep: retain * scale, take: update.gain * scale, add: add * scale })
     }
 
     fn apply<T: Count>(self, theta: f32, flow: T) -> f32 {
@@ -106,8 +107,9 @@ impl Coefficients {
 /// One contiguous row.
 fn update_weights<T: Count>(row: &mut [f32], flows: &[T], retain: f64, update: &Update<'_, T>) {
     let mass = sum(row.iter().zip(flows).map(|(&p, f)| retain * f64::from(p) + update.gain * f.to_f64()));
-    let coefficients = Coefficients::new(mass, row.len(), retain, update);
-    row.iter_mut().zip(flows).for_each(|(p, &f)| *p = coefficients.apply(*p, f));
+    if let Some(coefficients) = Coefficients::new(mass, row.len(), retain, update) {
+        row.iter_mut().zip(flows).for_each(|(p, &f)| *p = coefficients.apply(*p, f));
+    }
 }
 
 /// A sum over eight lanes: fast, and always in the same order.
@@ -133,13 +135,17 @@ fn update_table<T: Count>(
         let terms = theta[cat * units..][..units].iter().zip(&flows[cat * units..][..units]).zip(&retained);
         masses.iter_mut().zip(terms).for_each(|(m, ((&p, f), r))| *m += r * f64::from(p) + update.gain * f.to_f64());
     });
-    let coefficients: Vec<Coefficients> =
+    let coefficients: Vec<Option<Coefficients>> =
         masses.iter().zip(&retained).map(|(&mass, &r)| Coefficients::new(mass, cats, r, update)).collect();
     let tile = TABLE_TILE * units;
     theta.par_chunks_mut(tile).zip(flows.par_chunks(tile)).for_each(|(theta, flows)| {
         for (theta, flows) in theta.chunks_exact_mut(units).zip(flows.chunks_exact(units)) {
             let row = theta.iter_mut().zip(flows).zip(&coefficients);
-            row.for_each(|((p, &f), coefficients)| *p = coefficients.apply(*p, f));
+            for ((p, &f), coefficients) in row {
+                if let Some(coefficients) = coefficients {
+                    *p = coefficients.apply(*p, f);
+                }
+            }
         }
     });
 }
@@ -207,7 +213,7 @@ pub(super) fn row_masses<T: Count>(circuit: &Circuit, flows: &[T], gain: f64, ou
             ParamKind::Sum { cols } => {
                 let rows = out.par_iter_mut().zip(flows.par_chunks_exact(*cols));
                 rows.with_min_len(rows_per_task(*cols))
-                    .for_each(|(mass, row)| *mass = gain * row.iter().map(|f| f.to_f64()).sum::<f64>());
+                    .for_each(|(mass, row)| *mass = gain * sum(row.iter().map(|f| f.to_f64())));
             }
             ParamKind::Input(distribution) if distribution.is_table() => {
                 let masses = column_masses(units, layout.stats_per_row, |cat, masses| {

@@ -98,10 +98,10 @@ impl Distribution for DiscreteLogistic {
         let log_prob = match (first, last) {
             (true, _) => log_sigmoid(z(1.0)),
             (_, true) => log_sigmoid(-z(value)),
-            // σ(b) − σ(a) = σ(b)·σ(−a)·(1 − e^(a−b)): no cancellation in either tail.
+            // σ(b) − σ(a) = σ(b)·σ(−a)·(1 − e^(a−b)), a − b = −width/scale: no cancellation anywhere.
             _ => {
                 let (a, b) = (z(value), z(value + 1.0));
-                log_sigmoid(b) + log_sigmoid(-a) + (-(a - b).exp()).ln_1p()
+                log_sigmoid(b) + log_sigmoid(-a) + (-(-self.width() / scale).exp_m1()).ln()
             }
         };
         log_prob.max(MIN_LOG_PROB)

@@ -5,7 +5,7 @@
 
 use super::buffers::FlowBuffer;
 use super::forward::Pass;
-use crate::circuit::{Circuit, Factor, NodeKind, ParamId, SumGroup};
+use crate::circuit::{Circuit, NodeKind, ParamId, SumGroup};
 use crate::data::Batch;
 
 /// Flows below this part of a row's flow are not followed further.
@@ -24,7 +24,7 @@ pub(super) enum Row<'a> {
 /// log p of every unit of every node, for one row.
 pub(super) struct LogValues {
     /// By node, then unit.
-    pub nodes: Vec<Vec<f64>>,
+    nodes: Vec<Vec<f64>>,
 }
 
 impl LogValues {
@@ -53,11 +53,10 @@ pub(super) fn log_values(circuit: &Circuit, theta: &[f32], row: Row<'_>) -> LogV
                 let mut values = Vec::with_capacity(node.units);
                 for group in groups {
                     let panel = panel(&nodes, group);
-                    let top = panel.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                    let linear: Vec<f64> = panel.iter().map(|v| (v - top).exp()).collect();
+                    let near = Near::new(&panel);
                     let weights = &theta[circuit.layout().block(group.param).values.clone()];
                     let weights = weights.chunks_exact(panel.len());
-                    values.extend(weights.map(|weights| log_mix(weights, &panel, &linear, top)));
+                    values.extend(weights.map(|weights| log_mix(weights, &panel, &near)));
                 }
                 values
             }
@@ -86,16 +85,17 @@ fn input_values(circuit: &Circuit, theta: &[f32], row: Row<'_>, var: usize, para
 }
 
 /// The children's log-values side by side.
-pub(super) fn panel(nodes: &[Vec<f64>], group: &SumGroup) -> Vec<f64> {
+fn panel(nodes: &[Vec<f64>], group: &SumGroup) -> Vec<f64> {
     group.children.iter().flat_map(|c| &nodes[c.node.index()][c.start..c.start + c.units]).copied().collect()
 }
 
 /// log Σ w·exp(v). In linear space where that is safe, term by term where all large values have tiny weights.
-fn log_mix(weights: &[f32], panel: &[f64], linear: &[f64], top: f64) -> f64 {
+fn log_mix(weights: &[f32], panel: &[f64], near: &Near) -> f64 {
+    let top = near.top;
     if top == f64::NEG_INFINITY {
         return top;
     }
-    let mixed: f64 = weights.iter().zip(linear).map(|(&w, x)| f64::from(w) * x).sum();
+    let mixed: f64 = weights.iter().zip(&near.linear).map(|(&w, x)| f64::from(w) * x).sum();
     if mixed > 1e-200 {
         return top + mixed.ln();
     }
@@ -104,56 +104,59 @@ fn log_mix(weights: &[f32], panel: &[f64], linear: &[f64], top: f64) -> f64 {
     if top == f64::NEG_INFINITY { top } else { top + terms().map(|t| (t - top).exp()).sum::<f64>().ln() }
 }
 
-/// into += flow times the flows of one row, whose probability is not zero.
-pub(super) fn add_flows(pass: Pass<'_>, row: usize, values: &LogValues, flow: f64, into: &mut FlowBuffer) {
-    let Pass { circuit, batch, .. } = pass;
+/// Takes what flows down a circuit.
+pub(super) trait FlowSink {
+    /// Flow of the weight at `position` in a block.
+    fn edge(&mut self, param: ParamId, position: usize, flow: f64);
+
+    /// Flow of the units of an input.
+    fn input(&mut self, var: usize, param: ParamId, flows: &[f64]);
+}
+
+/// Sends `flow` down from the root: F(n,c) = F(n)·θ·p_c/p_n. Units with less than `negligible` are not followed.
+pub(super) fn flow_down(
+    circuit: &Circuit,
+    theta: &[f32],
+    values: &LogValues,
+    flow: f64,
+    negligible: f64,
+    sink: &mut impl FlowSink,
+) {
     let mut flows: Vec<Vec<f64>> = circuit.nodes().iter().map(|node| vec![0.0; node.units]).collect();
     flows[circuit.root().index()][0] = flow;
     for (i, node) in circuit.nodes().iter().enumerate().rev() {
         let own = std::mem::take(&mut flows[i]);
         match &node.kind {
-            NodeKind::Input { var, param } => {
-                let (distribution, layout) = (circuit.distribution(*param), circuit.layout().block(*param));
-                let missing = batch.is_missing(row, *var);
-                let mut stats = vec![0.0; layout.stats_per_row];
-                for (unit, &flow) in own.iter().enumerate().filter(|(_, f)| **f > 0.0) {
-                    if distribution.is_table() && !missing {
-                        let category = batch.column(*var).real(row) as usize;
-                        into.add(layout.stats.start + category * node.units + unit, flow);
-                        continue;
+            NodeKind::Input { var, param } => sink.input(*var, *param, &own),
+            NodeKind::Product { factors } => {
+                for factor in factors {
+                    for (k, flow) in own.iter().enumerate() {
+                        flows[factor.node.index()][factor.map.as_ref().map_or(k, |map| map[k] as usize)] += flow;
                     }
-                    stats.fill(0.0);
-                    if missing {
-                        let params: Vec<f32> = layout.value_positions(unit).map(|i| pass.theta[i]).collect();
-                        distribution.add_expected_stats(&params, flow, &mut stats);
-                    } else {
-                        distribution.add_stats(batch.column(*var).real(row), flow, &mut stats);
-                    }
-                    layout.stat_positions(unit).zip(&stats).for_each(|(at, &stat)| into.add(at, stat));
                 }
             }
-            NodeKind::Product { factors } => scatter_product(factors, &own, &mut flows),
             NodeKind::Sum { groups } => {
-                let mut unit = 0;
+                let mut start = 0;
                 for group in groups {
-                    let layout = circuit.layout().block(group.param);
+                    let block = circuit.layout().block(group.param);
                     let panel = panel(&values.nodes, group);
+                    let units = own[start..].iter().zip(&values.nodes[i][start..]);
+                    let weights = theta[block.values.clone()].chunks_exact(panel.len());
                     let mut panel_flow = vec![0.0; panel.len()];
-                    for (r, weights) in pass.block(group.param).chunks_exact(panel.len()).enumerate() {
-                        let (own, value) = (own[unit], values.nodes[i][unit]);
-                        unit += 1;
-                        if own <= NEGLIGIBLE * flow || value == f64::NEG_INFINITY {
+                    let near = Near::new(&panel);
+                    for (unit, ((&own, &value), weights)) in units.zip(weights).enumerate() {
+                        if own <= negligible || value == f64::NEG_INFINITY {
                             continue;
                         }
-                        // F(n,c) = F(n)·θ·p_c/p_n
-                        for (c, (&weight, v)) in weights.iter().zip(&panel).enumerate() {
-                            let edge = own * f64::from(weight) * (v - value).exp();
+                        near.for_each_ratio(&panel, value, |c, ratio| {
+                            let edge = own * f64::from(weights[c]) * ratio;
                             if edge > 0.0 {
-                                into.add(layout.stats.start + r * panel.len() + c, edge);
+                                sink.edge(group.param, unit * panel.len() + c, edge);
                                 panel_flow[c] += edge;
                             }
-                        }
+                        });
                     }
+                    start += block.units();
                     scatter(group, &panel_flow, &mut flows);
                 }
             }
@@ -161,21 +164,75 @@ pub(super) fn add_flows(pass: Pass<'_>, row: usize, values: &LogValues, flow: f6
     }
 }
 
-/// Passes a product's flow to every factor.
-pub(super) fn scatter_product(factors: &[Factor], own: &[f64], flows: &mut [Vec<f64>]) {
-    for factor in factors {
-        for (k, flow) in own.iter().enumerate() {
-            flows[factor.node.index()][factor.map.as_ref().map_or(k, |map| map[k] as usize)] += flow;
+/// exp(panel − top): one exponential per child serves all units whose own value is not too far below the top.
+struct Near {
+    top: f64,
+    linear: Vec<f64>,
+}
+
+impl Near {
+    fn new(panel: &[f64]) -> Self {
+        let top = panel.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        Self { top, linear: panel.iter().map(|v| if *v > f64::NEG_INFINITY { (v - top).exp() } else { 0.0 }).collect() }
+    }
+
+    /// Calls `with` for each child and exp(panel − value).
+    fn for_each_ratio(&self, panel: &[f64], value: f64, mut with: impl FnMut(usize, f64)) {
+        if self.top - value < 500.0 {
+            let scale = (self.top - value).exp();
+            self.linear.iter().enumerate().for_each(|(c, x)| with(c, scale * x));
+        } else {
+            panel.iter().enumerate().for_each(|(c, v)| with(c, (v - value).exp()));
         }
     }
 }
 
 /// Gives a panel's flow back to the children it was gathered from.
-pub(super) fn scatter(group: &SumGroup, panel_flow: &[f64], flows: &mut [Vec<f64>]) {
+fn scatter(group: &SumGroup, panel_flow: &[f64], flows: &mut [Vec<f64>]) {
     let mut at = 0;
     for child in &group.children {
         let into = &mut flows[child.node.index()][child.start..child.start + child.units];
         into.iter_mut().zip(&panel_flow[at..]).for_each(|(f, p)| *f += p);
         at += child.units;
+    }
+}
+
+/// into += flow times the flows of one row, whose probability is not zero.
+pub(super) fn add_flows(pass: Pass<'_>, row: usize, values: &LogValues, flow: f64, into: &mut FlowBuffer) {
+    flow_down(pass.circuit, pass.theta, values, flow, NEGLIGIBLE * flow, &mut RowFlows { pass, row, into });
+}
+
+/// Adds the flows of one row of a batch to a buffer.
+struct RowFlows<'a> {
+    pass: Pass<'a>,
+    row: usize,
+    into: &'a mut FlowBuffer,
+}
+
+impl FlowSink for RowFlows<'_> {
+    fn edge(&mut self, param: ParamId, position: usize, flow: f64) {
+        self.into.add(self.pass.circuit.layout().block(param).stats.start + position, flow);
+    }
+
+    fn input(&mut self, var: usize, param: ParamId, flows: &[f64]) {
+        let Pass { circuit, theta, batch, .. } = self.pass;
+        let (distribution, layout) = (circuit.distribution(param), circuit.layout().block(param));
+        let value = (!batch.is_missing(self.row, var)).then(|| batch.column(var).real(self.row));
+        let mut stats = vec![0.0; layout.stats_per_row];
+        for (unit, &flow) in flows.iter().enumerate().filter(|(_, f)| **f > 0.0) {
+            if let Some(value) = value.filter(|_| distribution.is_table()) {
+                self.into.add(layout.stats.start + value as usize * layout.units() + unit, flow);
+                continue;
+            }
+            stats.fill(0.0);
+            match value {
+                Some(value) => distribution.add_stats(value, flow, &mut stats),
+                None => {
+                    let params: Vec<f32> = layout.value_positions(unit).map(|i| theta[i]).collect();
+                    distribution.add_expected_stats(&params, flow, &mut stats);
+                }
+            }
+            layout.stat_positions(unit).zip(&stats).for_each(|(at, &stat)| self.into.add(at, stat));
+        }
     }
 }
