@@ -10,7 +10,7 @@ use anemone::backend::cpu::{CpuBackend, CpuOptions};
 use anemone::backend::{Backend, FlowPrecision};
 use anemone::circuit::json::{read_circuit, write_circuit};
 use anemone::circuit::{
-    Categorical, Circuit, CircuitBuilder, Gaussian, NodeId, ParamKind, Params, Slice, Smoothing, SumGroup,
+    Categorical, Circuit, CircuitBuilder, Gaussian, NodeId, ParamKind, Params, Slice, Smoothing, SumGroup, sample,
 };
 use anemone::data::{Batch, Column};
 use anemone::optim::{
@@ -1032,6 +1032,75 @@ fn a_row_of_probability_zero_is_counted_and_changes_nothing_else() {
         }
         optimizer.end_epoch(&mut backend).unwrap();
         rows_sum_to_one(&format!("{spec:?}"), &case.circuit, &backend.params().unwrap());
+    }
+}
+
+#[test]
+fn a_minus_zero_is_a_zero() {
+    let zero = with_an_impossible_category();
+    let mut table = param_table(&zero.circuit, &zero.params);
+    table[2][0] = vec![0.4, 0.0, 0.6]; // a weight, too
+    let plus = params_from(&zero.circuit, &table);
+    let minus = map_table(&table, |p| if p == 0.0 { -0.0 } else { p });
+    let flat: Vec<f32> = plus.values().iter().map(|&p| if p == 0.0 { -0.0 } else { p }).collect();
+    assert_eq!(flat.iter().filter(|p| p.to_bits() == (-0.0f32).to_bits()).count(), 4);
+    let data = zero.batch_with_missing(20, 2);
+    let worlds = zero.all_worlds().unwrap();
+    let seen = |params: &Params| {
+        let mut backend = cpu(&zero.circuit, params);
+        let lls: Vec<u64> = backend.log_likelihoods(&worlds).unwrap().iter().map(|ll| ll.to_bits()).collect();
+        let (flows, report) = mean_flows(&mut backend, &data);
+        let after: Vec<Vec<u32>> =
+            optimizers_for(&zero).iter().map(|spec| bits(&learned(&zero.circuit, params, spec, &[&data]))).collect();
+        (lls, flows, report, after)
+    };
+    let want = seen(&plus);
+    assert!(want.2.impossible_rows > 0 && want.2.impossible_rows < 20);
+    assert!(seen(&params_from(&zero.circuit, &minus)) == want, "rows with −0 are others than rows with 0");
+    assert!(seen(&Params::from_values(&zero.circuit, flat).unwrap()) == want, "values with −0 are others");
+}
+
+/// Two batches of the heaviest rows there are overflow the flows of a window: parameters then stay, or move, but
+/// never stop being distributions.
+#[test]
+fn flows_that_overflow_make_no_parameter_that_is_none() {
+    for case in [Case::new("hmm", cases::tied_hmm(4, 3, 5)), Case::new("mixed", cases::mixed())] {
+        let heavy = case.batch(6, 1).with_weights(vec![3e38; 6]).unwrap();
+        let mut specs = windowed_optimizers();
+        specs.extend(em_optimizers());
+        let gradient = |spec: &OptimizerSpec| matches!(spec, OptimizerSpec::Adam(_) | OptimizerSpec::Sgd(_));
+        for spec in specs.iter().filter(|spec| case.is_discrete() || !gradient(spec)) {
+            let what = format!("{}: {spec:?}", case.name);
+            let (mut backend, mut optimizer) = start(&case.circuit, &case.params, spec);
+            for batch in [&heavy, &heavy, &case.batch(6, 2), &case.batch(6, 3)] {
+                // Refusing is as good as learning.
+                let _ = optimizer.learn(&mut backend, batch);
+                rows_sum_to_one(&what, &case.circuit, &backend.params().unwrap());
+            }
+            let _ = optimizer.end_epoch(&mut backend);
+            rows_sum_to_one(&what, &case.circuit, &backend.params().unwrap());
+        }
+    }
+}
+
+#[test]
+fn samples_keep_the_categories_of_the_widest_input_of_their_variable() {
+    for order in [[2u32, 1000], [1000, 2], [2, 70_000], [70_000, 2]] {
+        let mut c = CircuitBuilder::new(1);
+        let x = order.map(|cats| cases::categorical(&mut c, 0, 1, cats));
+        cases::sum(&mut c, 1, &x);
+        let circuit = c.finish().unwrap();
+        // Every input draws its last category, and both are drawn equally often.
+        let params = Params::from_rows(&circuit, |param, _| match param.index() {
+            2 => vec![0.5, 0.5],
+            b => (0..order[b]).map(|v| if v + 1 == order[b] { 1.0 } else { 0.0 }).collect(),
+        });
+        let batch = sample(&circuit, &params.unwrap(), 400, &mut Rng::new(4)).unwrap();
+        let drawn = |cats: u32| (0..400).filter(|&row| batch.column(0).category(row) == Some(cats - 1)).count();
+        let counts = order.map(drawn);
+        assert_eq!(counts[0] + counts[1], 400, "{order:?}");
+        // Five standard deviations of a fair coin.
+        assert!(counts.iter().all(|&count| (150..=250).contains(&count)), "{order:?}: {counts:?}");
     }
 }
 
