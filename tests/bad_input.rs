@@ -7,8 +7,8 @@ mod common;
 use std::fmt::Debug;
 
 use anemone::backend::cpu::{CpuBackend, CpuOptions};
-use anemone::backend::{Backend, FlowPrecision, Tensor};
-use anemone::circuit::{Categorical, CircuitBuilder, DiscreteLogistic, Gaussian, Params, Smoothing};
+use anemone::backend::{AdamStep, Backend, EmUpdate, FlowPrecision, FlowsId, Retain, RowsId, Tensor};
+use anemone::circuit::{Categorical, CircuitBuilder, DiscreteLogistic, Gaussian, Params, Slice, Smoothing, SumGroup};
 use anemone::data::{Batch, Column};
 use anemone::optim::{
     AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
@@ -290,14 +290,199 @@ fn state_that_is_incomplete_or_of_another_circuit_is_refused_and_changes_nothing
     }
 }
 
+/// A backend with two buffers of every kind, none of them zero.
+struct Bench {
+    backend: CpuBackend,
+    single: [FlowsId; 3],
+    double: FlowsId,
+    rows: [RowsId; 2],
+}
+
+impl Bench {
+    fn new(case: &Case) -> Self {
+        let mut backend = common::cpu(&case.circuit, &case.params);
+        let single = [0; 3].map(|_| backend.new_flows(FlowPrecision::Single).unwrap());
+        let double = backend.new_flows(FlowPrecision::Double).unwrap();
+        let rows = [0; 2].map(|_| backend.new_rows().unwrap());
+        for (seed, id) in single.into_iter().chain([double]).enumerate() {
+            backend.add_flows(&case.batch(5, seed as u64), 0.2, id).unwrap();
+        }
+        rows.iter().for_each(|&id| backend.top_down(id).unwrap());
+        Self { backend, single, double, rows }
+    }
+
+    /// Everything that a call could have changed.
+    fn everything(&self) -> (Vec<Tensor>, Vec<u32>) {
+        let flows = self.single.iter().chain([&self.double]).map(|&id| self.backend.save_flows(id).unwrap());
+        let rows = self.rows.iter().map(|&id| self.backend.save_rows(id).unwrap());
+        (flows.chain(rows).collect(), bits(&self.backend.params().unwrap()))
+    }
+
+    /// The call fails, and nothing has changed.
+    fn refuses<T: Debug>(
+        &mut self,
+        kind: ErrorKind,
+        words: &[&str],
+        what: &str,
+        call: impl Fn(&mut CpuBackend) -> Result<T>,
+    ) {
+        let before = self.everything();
+        let result = call(&mut self.backend).map(|value| format!("{value:?}"));
+        assert!(result.is_err(), "{what} must be refused");
+        refused(result, kind, words);
+        assert_eq!(self.everything(), before, "{what} was refused and left a trace");
+    }
+}
+
+const ADAM_STEP: AdamStep = AdamStep { rate: 0.1, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, step: 1 };
+
+fn em_update(rows: RowsId, flows: FlowsId) -> EmUpdate {
+    let retain = Some(Retain { rows, scale: 1.0, offset: 0.0 });
+    EmUpdate { retain, flows, gain: 1.0, smoothing: Smoothing::NONE }
+}
+
+/// Both backends have buffers of the same numbers: a handle must know whose it is.
 #[test]
 fn buffers_of_another_backend_are_refused() {
     let case = Case::new("hmm", cases::tied_hmm(3, 2, 2));
-    let (mut one, mut two) = (common::cpu(&case.circuit, &case.params), common::cpu(&case.circuit, &case.params));
-    let flows = one.new_flows(FlowPrecision::Single).unwrap();
-    let rows = one.new_rows().unwrap();
-    refused(two.add_flows(&case.batch(2, 1), 1.0, flows), ErrorKind::State, &["another backend"]);
-    refused(two.top_down(rows), ErrorKind::State, &["another backend"]);
+    let (mut mine, other) = (Bench::new(&case), Bench::new(&case));
+    let ([f, g, h], [r, q]) = (mine.single, mine.rows);
+    let (flows, rows) = (other.single[1], other.rows[1]);
+    let (saved_flows, saved_rows) = (mine.backend.save_flows(f).unwrap(), mine.backend.save_rows(r).unwrap());
+    let batch = case.batch(2, 1);
+    let (kind, words) = (ErrorKind::State, &["another backend"][..]);
+    mine.refuses(kind, words, "add_flows", |b| b.add_flows(&batch, 1.0, flows));
+    mine.refuses(kind, words, "top_down", |b| b.top_down(rows));
+    mine.refuses(kind, words, "row_masses of", |b| b.row_masses(flows, 1.0, r));
+    mine.refuses(kind, words, "row_masses into", |b| b.row_masses(f, 1.0, rows));
+    mine.refuses(kind, words, "em_update retaining", |b| b.em_update(&em_update(rows, f)));
+    mine.refuses(kind, words, "em_update with", |b| b.em_update(&em_update(r, flows)));
+    mine.refuses(kind, words, "gradient of", |b| b.gradient(flows, 1.0, r));
+    mine.refuses(kind, words, "gradient with", |b| b.gradient(f, 1.0, rows));
+    mine.refuses(kind, words, "adam's gradient", |b| b.adam_update(flows, g, h, &ADAM_STEP));
+    mine.refuses(kind, words, "adam's first moment", |b| b.adam_update(f, flows, h, &ADAM_STEP));
+    mine.refuses(kind, words, "adam's second moment", |b| b.adam_update(f, g, flows, &ADAM_STEP));
+    mine.refuses(kind, words, "ascend", |b| b.ascend(flows, 0.1));
+    mine.refuses(kind, words, "scale", |b| b.scale(flows, 2.0));
+    mine.refuses(kind, words, "add_scaled of", |b| b.add_scaled(flows, 1.0, f));
+    mine.refuses(kind, words, "add_scaled into", |b| b.add_scaled(f, 1.0, flows));
+    mine.refuses(kind, words, "add_scaled to itself", |b| b.add_scaled(flows, 1.0, flows));
+    mine.refuses(kind, words, "blend_rows of", |b| b.blend_rows(q, 0.5, rows, 0.5));
+    mine.refuses(kind, words, "blend_rows into", |b| b.blend_rows(rows, 0.5, q, 0.5));
+    mine.refuses(kind, words, "flows", |b| b.flows(flows));
+    mine.refuses(kind, words, "rows", |b| b.rows(rows));
+    mine.refuses(kind, words, "save_flows", |b| b.save_flows(flows));
+    mine.refuses(kind, words, "save_rows", |b| b.save_rows(rows));
+    mine.refuses(kind, words, "load_flows", |b| b.load_flows(flows, &saved_flows));
+    mine.refuses(kind, words, "load_rows", |b| b.load_rows(rows, &saved_rows));
     // A refused call must not have cost the backend its working memory.
-    assert!(two.log_likelihoods(&case.batch(2, 1)).unwrap().iter().all(|ll| ll.is_finite()));
+    assert!(mine.backend.log_likelihoods(&batch).unwrap().iter().all(|ll| ll.is_finite()));
+    // The same calls with buffers of its own do something.
+    let before = mine.everything();
+    mine.backend.gradient(f, 1.0, r).unwrap();
+    mine.backend.adam_update(f, g, h, &ADAM_STEP).unwrap();
+    let after = mine.everything();
+    assert!((0..3).all(|i| before.0[i] != after.0[i]) && before.1 != after.1);
+}
+
+#[test]
+fn gradient_steps_on_buffers_that_do_not_suit_are_refused_and_change_nothing() {
+    let mut bench = Bench::new(&Case::new("hmm", cases::tied_hmm(3, 2, 2)));
+    let ([f, g, h], double) = (bench.single, bench.double);
+    let (kind, words) = (ErrorKind::Unsupported, &["single precision"][..]);
+    bench.refuses(kind, words, "a double gradient", |b| b.adam_update(double, g, h, &ADAM_STEP));
+    bench.refuses(kind, words, "a double first moment", |b| b.adam_update(f, double, h, &ADAM_STEP));
+    bench.refuses(kind, words, "a double second moment", |b| b.adam_update(f, g, double, &ADAM_STEP));
+    bench.refuses(kind, words, "ascending a double gradient", |b| b.ascend(double, 0.1));
+    for (what, [a, b, c]) in [("gradient", [f, f, h]), ("moment", [f, g, g]), ("both", [f, g, f])] {
+        bench.refuses(ErrorKind::State, &["of its own"], what, |x| x.adam_update(a, b, c, &ADAM_STEP));
+    }
+}
+
+#[test]
+fn gradients_asked_of_a_backend_with_densities_are_unsupported_and_change_nothing() {
+    let mut bench = Bench::new(&Case::new("mixed", cases::mixed()));
+    let ([f, g, h], [r, _]) = (bench.single, bench.rows);
+    let (kind, words) = (ErrorKind::Unsupported, &["gaussian", "EM"][..]);
+    bench.refuses(kind, words, "gradient", |b| b.gradient(f, 1.0, r));
+    bench.refuses(kind, words, "adam_update", |b| b.adam_update(f, g, h, &ADAM_STEP));
+    bench.refuses(kind, words, "ascend", |b| b.ascend(f, 0.1));
+}
+
+#[test]
+fn marking_missing_cells_twice_marks_those_of_both() {
+    let batch = Batch::from_rows(&[0u8, 1, 2, 3, 4, 5], 2).unwrap();
+    let twice = batch.with_missing(|row, var| (row, var) == (0, 1)).with_missing(|row, _| row == 2);
+    let marked = |batch: &Batch| -> Vec<(usize, usize)> {
+        (0..3).flat_map(|row| [(row, 0), (row, 1)]).filter(|&(row, var)| batch.is_missing(row, var)).collect()
+    };
+    assert_eq!(marked(&twice), [(0, 1), (2, 0), (2, 1)]);
+    assert_eq!(marked(&twice.clone().with_missing(|_, _| false)), marked(&twice));
+}
+
+#[test]
+fn a_param_row_that_does_not_exist_is_refused_and_nothing_is_written() {
+    for case in [Case::new("hmm", cases::tied_hmm(3, 2, 4)), Case::new("mixed", cases::mixed())] {
+        let mut params = case.params.clone();
+        for id in case.circuit.param_ids() {
+            let units = case.circuit.layout().block(id).units();
+            let row = params.row(id, 0);
+            for unit in [units, units + 1, usize::MAX] {
+                refused(params.set_row(id, unit, &row), ErrorKind::State, &["block", &unit.to_string()]);
+            }
+            refused(params.set_row(id, 0, &[&row[..], &[0.5]].concat()), ErrorKind::State, &["block", "row 0"]);
+            assert_eq!(bits(&params), bits(&case.params), "{}: block {id}", case.name);
+        }
+    }
+}
+
+#[test]
+fn a_perturbation_that_would_start_weights_at_zero_is_refused() {
+    let case = Case::new("hmm", cases::tied_hmm(3, 2, 50));
+    for perturbation in [80.1, 200.0, 1e300] {
+        refused(Params::random(&case.circuit, 1, perturbation), ErrorKind::Option, &["perturbation", "80"]);
+    }
+    let params = Params::random(&case.circuit, 1, 80.0).unwrap();
+    assert!(params.values().iter().all(|p| *p > 0.0), "a weight starts at zero and stays there");
+}
+
+#[test]
+fn values_too_large_for_a_density_are_refused_by_row_and_variable() {
+    let case = Case::new("mixed", cases::mixed());
+    let mut backend = common::cpu(&case.circuit, &case.params);
+    let batch = |value: f32| {
+        let columns = vec![
+            Column::U8(vec![0, 1]),
+            Column::F32(vec![0.0, 1.0]),
+            Column::F32(vec![0.0, value]),
+            Column::U8(vec![0, 1]),
+        ];
+        Batch::from_columns(columns).unwrap()
+    };
+    for value in [1.1e18f32, -1.1e18, 3e38, f32::NEG_INFINITY] {
+        refused(backend.log_likelihoods(&batch(value)), ErrorKind::Data, &["row 1", "variable 2"]);
+    }
+    for value in [1e18f32, -1e18] {
+        let lls = backend.log_likelihoods(&batch(value)).unwrap();
+        assert!(lls.iter().all(|ll| ll.is_finite()), "{value}: {lls:?}");
+    }
+}
+
+#[test]
+fn sizes_no_machine_holds_are_refused_and_the_builder_goes_on() {
+    let mut circuit = CircuitBuilder::new(1);
+    for (units, cols) in [(usize::MAX, 2), (2, usize::MAX), (usize::MAX, usize::MAX), (1 << 40, 1 << 40)] {
+        refused(circuit.sum_param(units, cols), ErrorKind::Circuit, &["parameter block 0"]);
+    }
+    let table = Categorical::new(u32::MAX).unwrap();
+    refused(circuit.input_param(usize::MAX, table), ErrorKind::Circuit, &["parameter block 0"]);
+    let x = cases::categorical(&mut circuit, 0, 2, 3);
+    let weights = circuit.sum_param(1, 2).unwrap();
+    for (start, units) in [(usize::MAX, 2), (usize::MAX - 1, 2), (1, usize::MAX), (2, 1), (3, 2)] {
+        let children = vec![Slice { node: x, start, units }];
+        let sum = circuit.grouped_sum(vec![SumGroup { children, param: weights }]);
+        refused(sum, ErrorKind::Circuit, &["node 1", "2 units"]);
+    }
+    circuit.sum(&[x], weights).unwrap();
+    assert_eq!(circuit.finish().unwrap().nodes().len(), 2);
 }

@@ -12,6 +12,7 @@ use anemone::structure::{
     HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, hclt, hmm, monarch_hmm, mutual_information,
     pd, pdhclt, rat_spn,
 };
+use proptest::prelude::*;
 
 /// A circuit with parameters to start from.
 #[derive(Clone, Debug)]
@@ -53,6 +54,58 @@ impl Case {
         (0..self.circuit.num_vars()).map(|var| distribution_of(&self.circuit, var).num_cats()).collect()
     }
 
+    /// In how many ways the root can be drawn, latents and values together: what listing them all would cost.
+    pub fn num_draws(&self) -> f64 {
+        let mut draws: Vec<Vec<f64>> = Vec::new();
+        for node in self.circuit.nodes() {
+            draws.push(match &node.kind {
+                NodeKind::Input { param, .. } => {
+                    vec![self.circuit.layout().block(*param).values_per_row as f64; node.units]
+                }
+                NodeKind::Product { factors } => {
+                    let of = |unit: usize, f: &Factor| {
+                        draws[f.node.index()][f.map.as_ref().map_or(unit, |m| m[unit] as usize)]
+                    };
+                    (0..node.units).map(|unit| factors.iter().map(|f| of(unit, f)).product()).collect()
+                }
+                NodeKind::Sum { groups } => {
+                    let of = |s: &Slice| draws[s.node.index()][s.start..s.start + s.units].iter().sum::<f64>();
+                    let group = |g: &SumGroup| {
+                        vec![g.children.iter().map(of).sum(); self.circuit.params()[g.param.index()].units]
+                    };
+                    groups.iter().flat_map(group).collect()
+                }
+            });
+        }
+        draws[self.circuit.root().index()][0]
+    }
+
+    /// Rows whose numbers spread over many decades, up to 1e15 on either side of zero.
+    pub fn far_batch(&self, rows: usize, seed: u64) -> Batch {
+        let near = self.batch(rows, seed);
+        let columns = (0..near.num_vars()).map(|var| match near.column(var) {
+            Column::F32(_) => {
+                let mut rng = Rng::stream(seed, 1000 + var as u64);
+                Column::F32((0..rows).map(|_| (sign(&mut rng) * decades(&mut rng, -3.0, 15.0)) as f32).collect())
+            }
+            column => column.clone(),
+        });
+        Batch::from_columns(columns.collect()).unwrap()
+    }
+
+    /// The same circuit with densities anywhere and of any width, and the weights as they are.
+    pub fn with_densities_anywhere(mut self, seed: u64) -> Self {
+        let mut rng = Rng::stream(seed, 77);
+        for id in self.circuit.param_ids() {
+            let ParamKind::Input(distribution) = &self.circuit.params()[id.index()].kind else { continue };
+            for unit in (0..self.circuit.layout().block(id).units()).filter(|_| distribution.num_cats().is_none()) {
+                let row = [sign(&mut rng) * decades(&mut rng, -2.0, 6.0), decades(&mut rng, -2.0, 4.0)];
+                self.params.set_row(id, unit, &row.map(|v| v as f32)).unwrap();
+            }
+        }
+        self
+    }
+
     /// Every assignment of a discrete circuit, one row each.
     pub fn all_worlds(&self) -> Option<Batch> {
         let cats = self.cardinalities()?;
@@ -70,6 +123,15 @@ impl Case {
         }
         Some(Batch::from_rows(&rows, cats.len()).unwrap())
     }
+}
+
+fn sign(rng: &mut Rng) -> f64 {
+    [1.0, -1.0][rng.below(2)]
+}
+
+/// A number between two powers of ten, each decade as likely as any other.
+fn decades(rng: &mut Rng, from: f64, to: f64) -> f64 {
+    10f64.powf(from + (to - from) * rng.uniform())
 }
 
 fn distribution_of(circuit: &Circuit, var: usize) -> Arc<dyn Distribution> {
@@ -144,21 +206,21 @@ pub fn structures(latents: usize, cats: u32) -> Vec<Case> {
 
 /// An HCLT over nine variables, its tree learned from data in which neighbours resemble each other.
 pub fn learned_tree(name: &str, latents: usize, cats: u32, options: HcltOptions) -> Case {
-    let information = mutual_information(&chained_data(9, cats), MutualInformation::Counts).unwrap();
+    let information = mutual_information(&chained_data(9, cats, 21), MutualInformation::Counts).unwrap();
     let tree = Tree::chow_liu(&information).unwrap();
     Case::new(name, hclt(&tree, latents, |_| Categorical::new(cats).unwrap(), options).unwrap())
 }
 
 /// A PDHCLT over a sequence in chunks of three.
 pub fn chunked_trees(length: usize, latents: usize, cats: u32) -> Case {
-    let (data, options) = (chained_data(length, cats), PdOptions::new(vec![3], latents));
+    let (data, options) = (chained_data(length, cats, 21), PdOptions::new(vec![3], latents));
     let table = |_| -> Arc<dyn Distribution> { Categorical::new(cats).unwrap() };
     Case::new("pdhclt", pdhclt(&data, &[length], &options, MutualInformation::Counts, table).unwrap())
 }
 
 /// Rows in which every variable copies the one before it half of the time.
-pub fn chained_data(num_vars: usize, cats: u32) -> Batch {
-    let mut rng = Rng::new(21);
+pub fn chained_data(num_vars: usize, cats: u32, seed: u64) -> Batch {
+    let mut rng = Rng::new(seed);
     let mut values = Vec::new();
     for _ in 0..200 {
         let mut value = 0;
@@ -168,6 +230,142 @@ pub fn chained_data(num_vars: usize, cats: u32) -> Batch {
         }
     }
     Batch::from_rows(&values, num_vars).unwrap()
+}
+
+/// A structure of the crate, of any kind and size; printed whole when a law fails on it.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    pub kind: DrawnKind,
+    pub latents: usize,
+    pub cats: u32,
+    /// Decides data, trees, picks, partitions and parameters.
+    pub seed: u64,
+}
+
+#[derive(Clone, Debug)]
+pub enum DrawnKind {
+    Hmm {
+        length: usize,
+        tying: Tying,
+    },
+    MonarchHmm {
+        length: usize,
+        factors: (usize, usize),
+    },
+    LearnedHclt {
+        num_vars: usize,
+        tie_inputs: bool,
+    },
+    /// Variable v + 1 hangs from `parents[v] % (v + 1)`, under names that are shuffled.
+    Hclt {
+        parents: Vec<usize>,
+        tie_inputs: bool,
+    },
+    Pd {
+        grid: Grid,
+    },
+    Pdhclt {
+        grid: Grid,
+    },
+    /// `depth` is taken down to what the variables allow.
+    RatSpn {
+        num_vars: usize,
+        depth: usize,
+        repetitions: usize,
+        pieces: usize,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct Grid {
+    pub shape: Vec<usize>,
+    pub intervals: Vec<usize>,
+    pub limit: Option<usize>,
+    /// Blocks of one unit, or of the default size.
+    pub single_units: bool,
+}
+
+/// Every kind of structure over at most `num_vars` variables, with at most `latents` units and `cats` categories.
+pub fn drawn(num_vars: usize, latents: usize, cats: u32) -> impl Strategy<Value = Drawn> {
+    let length = 1..=num_vars;
+    let tying = prop_oneof![Just(Tying::Homogeneous), Just(Tying::Inhomogeneous)];
+    let kind = prop_oneof![
+        (length.clone(), tying).prop_map(|(length, tying)| DrawnKind::Hmm { length, tying }),
+        // Four states are the fewest, and six as many as the others have at most.
+        (1..=num_vars.min(4), prop_oneof![Just((2, 2)), Just((2, 3)), Just((3, 2))])
+            .prop_map(|(length, factors)| DrawnKind::MonarchHmm { length, factors }),
+        (length.clone(), any::<bool>())
+            .prop_map(|(num_vars, tie_inputs)| DrawnKind::LearnedHclt { num_vars, tie_inputs }),
+        (prop::collection::vec(0..num_vars, 0..num_vars), any::<bool>())
+            .prop_map(|(parents, tie_inputs)| DrawnKind::Hclt { parents, tie_inputs }),
+        grid(num_vars).prop_map(|grid| DrawnKind::Pd { grid }),
+        grid(num_vars).prop_map(|grid| DrawnKind::Pdhclt { grid }),
+        (2..=num_vars.max(2), 1..4usize, 1..4usize, 2..4usize).prop_map(|(num_vars, depth, repetitions, pieces)| {
+            DrawnKind::RatSpn { num_vars, depth, repetitions, pieces }
+        }),
+    ];
+    (kind, 1..=latents, 1..=cats, 0u64..1_000_000).prop_map(|(kind, latents, cats, seed)| Drawn {
+        kind,
+        latents,
+        cats,
+        seed,
+    })
+}
+
+/// A line or a rectangle of at most `num_vars` variables; intervals may reach past its ends.
+fn grid(num_vars: usize) -> impl Strategy<Value = Grid> {
+    let line = (1..=num_vars).prop_map(|length| vec![length]);
+    let rectangle = (1..=2usize, 1..=(num_vars / 2).max(1)).prop_map(|(height, width)| vec![height, width]);
+    (prop_oneof![line, rectangle], (1..4usize, 1..4usize), prop::option::of(1..3usize), any::<bool>()).prop_map(
+        |(shape, intervals, limit, single_units)| {
+            let intervals = [intervals.0, intervals.1][..shape.len()].to_vec();
+            Grid { shape, intervals, limit, single_units }
+        },
+    )
+}
+
+impl Drawn {
+    pub fn case(&self) -> Case {
+        let Self { latents, cats, seed, .. } = *self;
+        let table = |_: usize| -> Arc<dyn Distribution> { Categorical::new(cats).unwrap() };
+        let options = |grid: &Grid| PdOptions {
+            intervals: grid.intervals.clone(),
+            latents,
+            max_product_connections: grid.limit,
+            block_size: grid.single_units.then_some(1),
+            seed,
+        };
+        let circuit = match &self.kind {
+            DrawnKind::Hmm { length, tying } => hmm(*length, latents, table(0), *tying),
+            DrawnKind::MonarchHmm { length, factors } => monarch_hmm(*length, *factors, table(0)),
+            DrawnKind::LearnedHclt { num_vars, tie_inputs } => {
+                let data = chained_data(*num_vars, cats, seed);
+                let tree = Tree::chow_liu(&mutual_information(&data, MutualInformation::Auto).unwrap()).unwrap();
+                hclt(&tree, latents, table, HcltOptions { tie_inputs: *tie_inputs })
+            }
+            DrawnKind::Hclt { parents, tie_inputs } => {
+                let mut names: Vec<usize> = (0..=parents.len()).collect();
+                Rng::new(seed).shuffle(&mut names);
+                let mut named = vec![None; names.len()];
+                parents.iter().enumerate().for_each(|(v, p)| named[names[v + 1]] = Some(names[p % (v + 1)]));
+                hclt(&Tree::from_parents(&named).unwrap(), latents, table, HcltOptions { tie_inputs: *tie_inputs })
+            }
+            DrawnKind::Pd { grid } => pd(&grid.shape, &options(grid), table),
+            DrawnKind::Pdhclt { grid } => {
+                let data = chained_data(grid.shape.iter().product(), cats, seed);
+                pdhclt(&data, &grid.shape, &options(grid), MutualInformation::Counts, table)
+            }
+            DrawnKind::RatSpn { num_vars, depth, repetitions, pieces } => {
+                let pieces = *pieces.min(num_vars);
+                let depth = (*depth).min(num_vars.ilog(pieces) as usize);
+                let options = RatSpnOptions { latents, depth, repetitions: *repetitions, pieces, seed };
+                rat_spn(*num_vars, &options, table)
+            }
+        };
+        let mut case = Case::new(&format!("{self:?}"), circuit.unwrap());
+        case.params = Params::random(&case.circuit, seed, 2.0).unwrap();
+        case
+    }
 }
 
 pub fn categorical(circuit: &mut CircuitBuilder, var: usize, units: usize, cats: u32) -> NodeId {
@@ -339,12 +537,41 @@ fn unused_unit() -> Circuit {
 pub fn random(seed: u64) -> Case {
     let mut rng = Rng::stream(seed, 1234);
     let num_vars = 1 + rng.below(4);
-    let cats = (0..num_vars).map(|_| 2 + rng.below(2) as u32).collect();
+    let domains = (0..num_vars).map(|_| Domain::Cats(2 + rng.below(2) as u32)).collect();
+    made(seed, rng, domains, "random")
+}
+
+/// A random circuit in which some variables are real numbers, and some bins of a line.
+pub fn random_with_densities(seed: u64) -> Case {
+    let mut rng = Rng::stream(seed, 4321);
+    let num_vars = 1 + rng.below(4);
+    let mut domains: Vec<Domain> = (0..num_vars)
+        .map(|_| match rng.below(4) {
+            0 => Domain::Cats(3),
+            1 => Domain::Bins(5),
+            _ => Domain::Real,
+        })
+        .collect();
+    domains[rng.below(num_vars)] = Domain::Real;
+    made(seed, rng, domains, "random with densities")
+}
+
+/// What a variable may be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Domain {
+    Cats(u32),
+    /// Categories on a line: discrete logistics, and now and then a table over the same ones.
+    Bins(u32),
+    Real,
+}
+
+fn made(seed: u64, rng: Rng, domains: Vec<Domain>, name: &str) -> Case {
+    let num_vars = domains.len();
     let mut maker =
-        Maker { circuit: CircuitBuilder::new(num_vars), rng, cats, inputs: Vec::new(), weights: Vec::new() };
+        Maker { circuit: CircuitBuilder::new(num_vars), rng, domains, inputs: Vec::new(), weights: Vec::new() };
     let top = maker.region(&(0..num_vars).collect::<Vec<_>>(), &mut Vec::new());
     sum(&mut maker.circuit, 1, &[top]);
-    let mut case = Case::new(&format!("random {seed}"), maker.circuit.finish().unwrap());
+    let mut case = Case::new(&format!("{name} {seed}"), maker.circuit.finish().unwrap());
     case.params = Params::random(&case.circuit, seed, 2.0).unwrap();
     case
 }
@@ -352,9 +579,9 @@ pub fn random(seed: u64) -> Case {
 struct Maker {
     circuit: CircuitBuilder,
     rng: Rng,
-    cats: Vec<u32>,
-    /// Blocks made so far, for ties: (categories, block).
-    inputs: Vec<(u32, ParamId)>,
+    domains: Vec<Domain>,
+    /// Blocks made so far, for ties: (what they are over, block).
+    inputs: Vec<(Domain, ParamId)>,
     /// (columns, block).
     weights: Vec<(usize, ParamId)>,
 }
@@ -368,7 +595,7 @@ impl Maker {
             return *node;
         }
         let node = if let [var] = *vars {
-            let param = self.input_param(self.cats[var]);
+            let param = self.input_param(self.domains[var]);
             let input = self.circuit.input(var, param).unwrap();
             if self.rng.below(3) == 0 { self.mix(&[input]) } else { input }
         } else {
@@ -415,14 +642,20 @@ impl Maker {
         self.circuit.grouped_sum(groups).unwrap()
     }
 
-    fn input_param(&mut self, cats: u32) -> ParamId {
-        let tied = self.inputs.iter().find(|(c, _)| *c == cats).map(|(_, param)| *param);
+    fn input_param(&mut self, domain: Domain) -> ParamId {
+        let tied = self.inputs.iter().find(|(d, _)| *d == domain).map(|(_, param)| *param);
         if let Some(param) = tied.filter(|_| self.rng.below(3) == 0) {
             return param;
         }
         let units = 1 + self.rng.below(3);
-        let param = self.circuit.input_param(units, Categorical::new(cats).unwrap()).unwrap();
-        self.inputs.push((cats, param));
+        let distribution: Arc<dyn Distribution> = match domain {
+            Domain::Cats(cats) => Categorical::new(cats).unwrap(),
+            Domain::Bins(cats) if self.rng.below(4) == 0 => Categorical::new(cats).unwrap(),
+            Domain::Bins(cats) => DiscreteLogistic::new(cats, (-1.0, 1.0), 0.05).unwrap(),
+            Domain::Real => Gaussian::new(0.1, 0.5).unwrap(),
+        };
+        let param = self.circuit.input_param(units, distribution).unwrap();
+        self.inputs.push((domain, param));
         param
     }
 
