@@ -27,8 +27,8 @@ fn data(name: &str) -> Option<PathBuf> {
     let folder = root.join(name);
     if !folder.is_dir() {
         // Not `eprintln!`, which the test runner captures: a skipped test must not look like one that ran.
-        let message = format!("skipped: the data set {name} is not here; name its folder's parent in ANEMONE_DATA");
-        writeln!(std::io::stderr(), "{message}").unwrap();
+        let message = format!("skipped: the data set {name} is not here; name its folder's parent in ANEMONE_DATA\n");
+        std::io::stderr().write_all(message.as_bytes()).unwrap();
         return None;
     }
     Some(folder)

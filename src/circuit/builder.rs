@@ -69,13 +69,14 @@ impl CircuitBuilder {
             ParamKind::Sum { cols } => *cols,
             ParamKind::Input(distribution) => distribution.num_params().max(distribution.num_stats()),
         };
-        self.num_values = self.num_values.saturating_add((units as u64).saturating_mul(per_row as u64));
-        if self.num_values > MAX_VALUES {
+        let num_values = self.num_values.saturating_add((units as u64).saturating_mul(per_row as u64));
+        if num_values > MAX_VALUES {
             return Err(Error::circuit(format!(
                 "parameter block {}: {units} rows of {per_row} make more than {MAX_VALUES} parameters",
                 self.params.len()
             )));
         }
+        self.num_values = num_values;
         self.params.push(ParamBlock { units, kind });
         Ok(ParamId((self.params.len() - 1) as u32))
     }

@@ -247,7 +247,7 @@ fn check_column(
     let present = |row: usize| !missing.is_some_and(|m| m[row]);
     let Some(cats) = distribution.num_cats() else {
         let Column::F32(values) = column else { return Ok(()) };
-        let bad = |row: &usize| present(*row) && !(values[*row].abs() <= LARGEST_REAL);
+        let bad = |row: &usize| present(*row) && (values[*row].is_nan() || values[*row].abs() > LARGEST_REAL);
         return match (0..values.len()).find(bad) {
             Some(row) if values[row].is_nan() => Err((row, "NaN is no value; mark missing values as missing".into())),
             Some(row) => Err((row, format!("{} is outside ±{LARGEST_REAL:e}; rescale the column", values[row]))),

@@ -102,7 +102,7 @@ fn densities(out: &mut [f32], logs: &[f64]) -> Scale {
         return Scale { exponent: ZERO, loss: NO_LOSS };
     }
     let exponent = (top * std::f64::consts::LOG2_E).floor() + 1.0;
-    if !(exponent.abs() < FAR) {
+    if exponent.is_nan() || exponent.abs() >= FAR {
         // So far out that products of such rows would leave the range of exponents: left to `log_space`.
         out.fill(0.0);
         return Scale { exponent: ZERO, loss: (exponent as i64).max(ZERO).min(-(FAR as i64)) };

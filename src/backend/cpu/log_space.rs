@@ -143,18 +143,17 @@ pub(super) fn flow_down(
                     let units = own[start..].iter().zip(&values.nodes[i][start..]);
                     let weights = theta[block.values.clone()].chunks_exact(panel.len());
                     let mut panel_flow = vec![0.0; panel.len()];
+                    let mut shares = vec![0.0; panel.len()];
                     let near = Near::new(&panel);
                     for (unit, ((&own, &value), weights)) in units.zip(weights).enumerate() {
                         if own <= negligible || value == f64::NEG_INFINITY {
                             continue;
                         }
-                        near.for_each_ratio(&panel, value, |c, ratio| {
-                            let edge = own * f64::from(weights[c]) * ratio;
-                            if edge > 0.0 {
-                                sink.edge(group.param, unit * panel.len() + c, edge);
-                                panel_flow[c] += edge;
-                            }
-                        });
+                        near.shares(&panel, weights, value, &mut shares);
+                        for (c, share) in shares.iter().enumerate().filter(|(_, share)| **share > 0.0) {
+                            sink.edge(group.param, unit * panel.len() + c, own * share);
+                            panel_flow[c] += own * share;
+                        }
                     }
                     start += block.units();
                     scatter(group, &panel_flow, &mut flows);
@@ -176,14 +175,17 @@ impl Near {
         Self { top, linear: panel.iter().map(|v| if *v > f64::NEG_INFINITY { (v - top).exp() } else { 0.0 }).collect() }
     }
 
-    /// Calls `with` for each child and exp(panel − value).
-    fn for_each_ratio(&self, panel: &[f64], value: f64, mut with: impl FnMut(usize, f64)) {
+    /// The share w·exp(panel − value) that each child has in a unit of that value. They add up to one: far below
+    /// −1e12 a value has no digits left to say so, so that they are made to.
+    fn shares(&self, panel: &[f64], weights: &[f32], value: f64, shares: &mut [f64]) {
         if self.top - value < 500.0 {
-            let scale = (self.top - value).exp();
-            self.linear.iter().enumerate().for_each(|(c, x)| with(c, scale * x));
+            shares.copy_from_slice(&self.linear);
         } else {
-            panel.iter().enumerate().for_each(|(c, v)| with(c, (v - value).exp()));
+            shares.iter_mut().zip(panel).for_each(|(share, v)| *share = (v - value).exp());
         }
+        shares.iter_mut().zip(weights).for_each(|(share, &w)| *share *= f64::from(w));
+        let total: f64 = shares.iter().sum();
+        shares.iter_mut().for_each(|share| *share = if total > 0.0 { *share / total } else { 0.0 });
     }
 }
 
