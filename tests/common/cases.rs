@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anemone::circuit::{
-    Categorical, Circuit, CircuitBuilder, DiscreteLogistic, Distribution, Factor, Gaussian, NodeId, NodeKind, ParamId,
+    Categorical, Circuit, CircuitBuilder, DiscreteLogistic, Distribution, Factor, Gaussian, NodeId, NodeKind,
     ParamKind, Params, Slice, SumGroup,
 };
 use anemone::data::{Batch, Column};
@@ -12,7 +12,6 @@ use anemone::structure::{
     HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, hclt, hmm, monarch_hmm, mutual_information,
     pd, pdhclt, rat_spn,
 };
-use proptest::prelude::*;
 
 /// A circuit with parameters to start from.
 #[derive(Clone, Debug)]
@@ -180,7 +179,7 @@ pub fn all() -> Vec<Case> {
         Case::new("a unit nobody uses", unused_unit()),
     ];
     cases.extend(structures(3, 4));
-    cases.extend((0..6).map(random));
+    cases.extend((0..6).map(super::random::categorical));
     cases
 }
 
@@ -230,142 +229,6 @@ pub fn chained_data(num_vars: usize, cats: u32, seed: u64) -> Batch {
         }
     }
     Batch::from_rows(&values, num_vars).unwrap()
-}
-
-/// A structure of the crate, of any kind and size; printed whole when a law fails on it.
-#[derive(Clone, Debug)]
-pub struct Drawn {
-    pub kind: DrawnKind,
-    pub latents: usize,
-    pub cats: u32,
-    /// Decides data, trees, picks, partitions and parameters.
-    pub seed: u64,
-}
-
-#[derive(Clone, Debug)]
-pub enum DrawnKind {
-    Hmm {
-        length: usize,
-        tying: Tying,
-    },
-    MonarchHmm {
-        length: usize,
-        factors: (usize, usize),
-    },
-    LearnedHclt {
-        num_vars: usize,
-        tie_inputs: bool,
-    },
-    /// Variable v + 1 hangs from `parents[v] % (v + 1)`, under names that are shuffled.
-    Hclt {
-        parents: Vec<usize>,
-        tie_inputs: bool,
-    },
-    Pd {
-        grid: Grid,
-    },
-    Pdhclt {
-        grid: Grid,
-    },
-    /// `depth` is taken down to what the variables allow.
-    RatSpn {
-        num_vars: usize,
-        depth: usize,
-        repetitions: usize,
-        pieces: usize,
-    },
-}
-
-#[derive(Clone, Debug)]
-pub struct Grid {
-    pub shape: Vec<usize>,
-    pub intervals: Vec<usize>,
-    pub limit: Option<usize>,
-    /// Blocks of one unit, or of the default size.
-    pub single_units: bool,
-}
-
-/// Every kind of structure over at most `num_vars` variables, with at most `latents` units and `cats` categories.
-pub fn drawn(num_vars: usize, latents: usize, cats: u32) -> impl Strategy<Value = Drawn> {
-    let length = 1..=num_vars;
-    let tying = prop_oneof![Just(Tying::Homogeneous), Just(Tying::Inhomogeneous)];
-    let kind = prop_oneof![
-        (length.clone(), tying).prop_map(|(length, tying)| DrawnKind::Hmm { length, tying }),
-        // Four states are the fewest, and six as many as the others have at most.
-        (1..=num_vars.min(4), prop_oneof![Just((2, 2)), Just((2, 3)), Just((3, 2))])
-            .prop_map(|(length, factors)| DrawnKind::MonarchHmm { length, factors }),
-        (length.clone(), any::<bool>())
-            .prop_map(|(num_vars, tie_inputs)| DrawnKind::LearnedHclt { num_vars, tie_inputs }),
-        (prop::collection::vec(0..num_vars, 0..num_vars), any::<bool>())
-            .prop_map(|(parents, tie_inputs)| DrawnKind::Hclt { parents, tie_inputs }),
-        grid(num_vars).prop_map(|grid| DrawnKind::Pd { grid }),
-        grid(num_vars).prop_map(|grid| DrawnKind::Pdhclt { grid }),
-        (2..=num_vars.max(2), 1..4usize, 1..4usize, 2..4usize).prop_map(|(num_vars, depth, repetitions, pieces)| {
-            DrawnKind::RatSpn { num_vars, depth, repetitions, pieces }
-        }),
-    ];
-    (kind, 1..=latents, 1..=cats, 0u64..1_000_000).prop_map(|(kind, latents, cats, seed)| Drawn {
-        kind,
-        latents,
-        cats,
-        seed,
-    })
-}
-
-/// A line or a rectangle of at most `num_vars` variables; intervals may reach past its ends.
-fn grid(num_vars: usize) -> impl Strategy<Value = Grid> {
-    let line = (1..=num_vars).prop_map(|length| vec![length]);
-    let rectangle = (1..=2usize, 1..=(num_vars / 2).max(1)).prop_map(|(height, width)| vec![height, width]);
-    (prop_oneof![line, rectangle], (1..4usize, 1..4usize), prop::option::of(1..3usize), any::<bool>()).prop_map(
-        |(shape, intervals, limit, single_units)| {
-            let intervals = [intervals.0, intervals.1][..shape.len()].to_vec();
-            Grid { shape, intervals, limit, single_units }
-        },
-    )
-}
-
-impl Drawn {
-    pub fn case(&self) -> Case {
-        let Self { latents, cats, seed, .. } = *self;
-        let table = |_: usize| -> Arc<dyn Distribution> { Categorical::new(cats).unwrap() };
-        let options = |grid: &Grid| PdOptions {
-            intervals: grid.intervals.clone(),
-            latents,
-            max_product_connections: grid.limit,
-            block_size: grid.single_units.then_some(1),
-            seed,
-        };
-        let circuit = match &self.kind {
-            DrawnKind::Hmm { length, tying } => hmm(*length, latents, table(0), *tying),
-            DrawnKind::MonarchHmm { length, factors } => monarch_hmm(*length, *factors, table(0)),
-            DrawnKind::LearnedHclt { num_vars, tie_inputs } => {
-                let data = chained_data(*num_vars, cats, seed);
-                let tree = Tree::chow_liu(&mutual_information(&data, MutualInformation::Auto).unwrap()).unwrap();
-                hclt(&tree, latents, table, HcltOptions { tie_inputs: *tie_inputs })
-            }
-            DrawnKind::Hclt { parents, tie_inputs } => {
-                let mut names: Vec<usize> = (0..=parents.len()).collect();
-                Rng::new(seed).shuffle(&mut names);
-                let mut named = vec![None; names.len()];
-                parents.iter().enumerate().for_each(|(v, p)| named[names[v + 1]] = Some(names[p % (v + 1)]));
-                hclt(&Tree::from_parents(&named).unwrap(), latents, table, HcltOptions { tie_inputs: *tie_inputs })
-            }
-            DrawnKind::Pd { grid } => pd(&grid.shape, &options(grid), table),
-            DrawnKind::Pdhclt { grid } => {
-                let data = chained_data(grid.shape.iter().product(), cats, seed);
-                pdhclt(&data, &grid.shape, &options(grid), MutualInformation::Counts, table)
-            }
-            DrawnKind::RatSpn { num_vars, depth, repetitions, pieces } => {
-                let pieces = *pieces.min(num_vars);
-                let depth = (*depth).min(num_vars.ilog(pieces) as usize);
-                let options = RatSpnOptions { latents, depth, repetitions: *repetitions, pieces, seed };
-                rat_spn(*num_vars, &options, table)
-            }
-        };
-        let mut case = Case::new(&format!("{self:?}"), circuit.unwrap());
-        case.params = Params::random(&case.circuit, seed, 2.0).unwrap();
-        case
-    }
 }
 
 pub fn categorical(circuit: &mut CircuitBuilder, var: usize, units: usize, cats: u32) -> NodeId {
@@ -531,142 +394,4 @@ fn unused_unit() -> Circuit {
     let children = vec![Slice { node: x, start: 0, units: 2 }];
     c.grouped_sum(vec![SumGroup { children, param }]).unwrap();
     c.finish().unwrap()
-}
-
-/// A random circuit over one to four variables: shared regions, ties, maps, groups, slices.
-pub fn random(seed: u64) -> Case {
-    let mut rng = Rng::stream(seed, 1234);
-    let num_vars = 1 + rng.below(4);
-    let domains = (0..num_vars).map(|_| Domain::Cats(2 + rng.below(2) as u32)).collect();
-    made(seed, rng, domains, "random")
-}
-
-/// A random circuit in which some variables are real numbers, and some bins of a line.
-pub fn random_with_densities(seed: u64) -> Case {
-    let mut rng = Rng::stream(seed, 4321);
-    let num_vars = 1 + rng.below(4);
-    let mut domains: Vec<Domain> = (0..num_vars)
-        .map(|_| match rng.below(4) {
-            0 => Domain::Cats(3),
-            1 => Domain::Bins(5),
-            _ => Domain::Real,
-        })
-        .collect();
-    domains[rng.below(num_vars)] = Domain::Real;
-    made(seed, rng, domains, "random with densities")
-}
-
-/// What a variable may be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Domain {
-    Cats(u32),
-    /// Categories on a line: discrete logistics, and now and then a table over the same ones.
-    Bins(u32),
-    Real,
-}
-
-fn made(seed: u64, rng: Rng, domains: Vec<Domain>, name: &str) -> Case {
-    let num_vars = domains.len();
-    let mut maker =
-        Maker { circuit: CircuitBuilder::new(num_vars), rng, domains, inputs: Vec::new(), weights: Vec::new() };
-    let top = maker.region(&(0..num_vars).collect::<Vec<_>>(), &mut Vec::new());
-    sum(&mut maker.circuit, 1, &[top]);
-    let mut case = Case::new(&format!("{name} {seed}"), maker.circuit.finish().unwrap());
-    case.params = Params::random(&case.circuit, seed, 2.0).unwrap();
-    case
-}
-
-struct Maker {
-    circuit: CircuitBuilder,
-    rng: Rng,
-    domains: Vec<Domain>,
-    /// Blocks made so far, for ties: (what they are over, block).
-    inputs: Vec<(Domain, ParamId)>,
-    /// (columns, block).
-    weights: Vec<(usize, ParamId)>,
-}
-
-impl Maker {
-    /// A node over `vars`; sometimes one that is already there.
-    fn region(&mut self, vars: &[usize], made: &mut Vec<(Vec<usize>, NodeId)>) -> NodeId {
-        if let Some((_, node)) = made.iter().find(|(scope, _)| scope == vars)
-            && self.rng.below(2) == 0
-        {
-            return *node;
-        }
-        let node = if let [var] = *vars {
-            let param = self.input_param(self.domains[var]);
-            let input = self.circuit.input(var, param).unwrap();
-            if self.rng.below(3) == 0 { self.mix(&[input]) } else { input }
-        } else {
-            let ways = 1 + self.rng.below(2);
-            let products: Vec<NodeId> = (0..ways).map(|_| self.cut(vars, made)).collect();
-            self.mix(&products)
-        };
-        made.push((vars.to_vec(), node));
-        node
-    }
-
-    /// A product over two parts, with maps where their units differ or by chance.
-    fn cut(&mut self, vars: &[usize], made: &mut Vec<(Vec<usize>, NodeId)>) -> NodeId {
-        let at = 1 + self.rng.below(vars.len() - 1);
-        let parts = [self.region(&vars[..at], made), self.region(&vars[at..], made)];
-        let [a, b] = parts.map(|part| self.circuit.units(part));
-        if a == b && self.rng.below(2) == 0 {
-            return self.circuit.product(&parts).unwrap();
-        }
-        let units = 1 + self.rng.below(4);
-        let factors = parts.map(|node| {
-            let there = self.circuit.units(node);
-            let map: Vec<u32> = (0..units).map(|_| self.rng.below(there) as u32).collect();
-            Factor { node, map: Some(map.into()) }
-        });
-        self.circuit.mapped_product(factors.into()).unwrap()
-    }
-
-    /// A sum in one to three groups, each over a slice of every child.
-    fn mix(&mut self, children: &[NodeId]) -> NodeId {
-        let groups = (0..1 + self.rng.below(3)).map(|_| {
-            let slices: Vec<Slice> = children
-                .iter()
-                .map(|&node| {
-                    let there = self.circuit.units(node);
-                    let start = self.rng.below(there);
-                    Slice { node, start, units: 1 + self.rng.below(there - start) }
-                })
-                .collect();
-            let param = self.sum_param(slices.iter().map(|s| s.units).sum());
-            SumGroup { children: slices, param }
-        });
-        let groups = groups.collect();
-        self.circuit.grouped_sum(groups).unwrap()
-    }
-
-    fn input_param(&mut self, domain: Domain) -> ParamId {
-        let tied = self.inputs.iter().find(|(d, _)| *d == domain).map(|(_, param)| *param);
-        if let Some(param) = tied.filter(|_| self.rng.below(3) == 0) {
-            return param;
-        }
-        let units = 1 + self.rng.below(3);
-        let distribution: Arc<dyn Distribution> = match domain {
-            Domain::Cats(cats) => Categorical::new(cats).unwrap(),
-            Domain::Bins(cats) if self.rng.below(4) == 0 => Categorical::new(cats).unwrap(),
-            Domain::Bins(cats) => DiscreteLogistic::new(cats, (-1.0, 1.0), 0.05).unwrap(),
-            Domain::Real => Gaussian::new(0.1, 0.5).unwrap(),
-        };
-        let param = self.circuit.input_param(units, distribution).unwrap();
-        self.inputs.push((domain, param));
-        param
-    }
-
-    fn sum_param(&mut self, cols: usize) -> ParamId {
-        let tied = self.weights.iter().find(|(c, _)| *c == cols).map(|(_, param)| *param);
-        if let Some(param) = tied.filter(|_| self.rng.below(2) == 0) {
-            return param;
-        }
-        let units = 1 + self.rng.below(2);
-        let param = self.circuit.sum_param(units, cols).unwrap();
-        self.weights.push((cols, param));
-        param
-    }
 }

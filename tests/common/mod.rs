@@ -4,6 +4,8 @@
 
 pub mod cases;
 pub mod compare;
+pub mod drawing;
+pub mod random;
 pub mod reference;
 pub mod spec;
 pub mod trainer;

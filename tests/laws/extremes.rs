@@ -154,7 +154,7 @@ pub const TELLING: f64 = -1e8;
 fn random_densities_far_from_the_data_are_the_specification() {
     let (mut rescued, mut furthest, mut told) = (0, 0.0f64, 0);
     for seed in 0..150 {
-        let case = cases::random_with_densities(seed).with_densities_anywhere(seed);
+        let case = random::with_densities(seed).with_densities_anywhere(seed);
         let (spec, mut backend) = (Spec::new(&case.circuit, &case.params), cpu(&case.circuit, &case.params));
         for batch in [case.far_batch(16, seed), case.batch_with_missing(16, seed)] {
             let want = spec.log_likelihoods(&batch);
@@ -183,7 +183,7 @@ fn random_densities_far_from_the_data_are_the_specification() {
 #[test]
 fn the_flow_of_a_row_arrives_whole_however_unlikely_the_row_is() {
     for seed in 0..150 {
-        let case = cases::random_with_densities(seed).with_densities_anywhere(seed);
+        let case = random::with_densities(seed).with_densities_anywhere(seed);
         let mut backend = cpu(&case.circuit, &case.params);
         for batch in [case.batch(16, seed), case.far_batch(16, seed)] {
             let (flows, _) = mean_flows(&mut backend, &batch);

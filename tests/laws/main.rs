@@ -34,6 +34,7 @@ use common::compare::{LOG_LIKELIHOOD, PROBABILITY, Tolerance, close, close_numbe
 use common::spec::{Spec, Table, map_table, param_table, params_from, scaled, zip_tables};
 use common::trainer::Trainer;
 use common::{bits, cpu, cpu_with, learned, mean_flows, start, theta, top_down};
+use common::{drawing, random};
 
 fn constant(step: f64) -> Schedule {
     Schedule::Constant { step }
