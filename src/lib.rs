@@ -18,10 +18,12 @@ pub mod backend;
 pub mod circuit;
 pub mod cli;
 pub mod data;
+pub mod decode;
 mod error;
 pub mod optim;
 pub mod plan;
 pub mod rng;
+pub mod source;
 pub mod structure;
 
 pub use error::{Error, ErrorKind, Result};

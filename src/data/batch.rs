@@ -1,4 +1,4 @@
-//! Batches of rows: the only words that the data side and the model side share.
+//! Batches of rows, as a circuit takes them.
 //!
 //! A [`Batch`] is a table, one [`Column`] per variable, in the type the data came in (a token stays a `u16`, a SNP a
 //! `u8`). Any cell may be missing: the circuit marginalises it exactly. Rows may carry weights (soft counts).
@@ -95,7 +95,66 @@ impl Column {
         }
     }
 
-    fn slice(&self, rows: Range<usize>) -> Self {
+    /// Bytes that the values take.
+    pub fn num_bytes(&self) -> usize {
+        with_values!(self, values => size_of_val(values.as_slice()))
+    }
+
+    /// Adds the values of another column; narrower integers widen to the wider type, but integers are not reals.
+    pub fn append(&mut self, other: &Self) -> Result<()> {
+        if self.is_empty() && other.width() > self.width() {
+            *self = other.clone();
+            return Ok(());
+        }
+        if other.width() > self.width() {
+            self.widen(other)?;
+        }
+        match (self, other) {
+            (Self::U8(into), Self::U8(from)) => into.extend_from_slice(from),
+            (Self::U16(into), Self::U8(from)) => into.extend(from.iter().map(|&v| u16::from(v))),
+            (Self::U16(into), Self::U16(from)) => into.extend_from_slice(from),
+            (Self::U32(into), Self::U8(from)) => into.extend(from.iter().map(|&v| u32::from(v))),
+            (Self::U32(into), Self::U16(from)) => into.extend(from.iter().map(|&v| u32::from(v))),
+            (Self::U32(into), Self::U32(from)) => into.extend_from_slice(from),
+            (Self::F32(into), Self::F32(from)) => into.extend_from_slice(from),
+            _ if other.is_empty() => {}
+            _ => return Err(Error::data("integers and real numbers in one column: give it one type")),
+        }
+        Ok(())
+    }
+
+    /// Makes room for the values of a wider type.
+    fn widen(&mut self, like: &Self) -> Result<()> {
+        *self = match (&*self, like) {
+            (Self::U8(values), Self::U16(_)) => Self::U16(values.iter().map(|&v| u16::from(v)).collect()),
+            (Self::U8(values), Self::U32(_)) => Self::U32(values.iter().map(|&v| u32::from(v)).collect()),
+            (Self::U16(values), Self::U32(_)) => Self::U32(values.iter().map(|&v| u32::from(v)).collect()),
+            _ => return Err(Error::data("integers and real numbers in one column: give it one type")),
+        };
+        Ok(())
+    }
+
+    /// Orders the types: a wider one holds all of a narrower one's integers.
+    fn width(&self) -> u8 {
+        match self {
+            Self::U8(_) => 0,
+            Self::U16(_) => 1,
+            Self::U32(_) => 2,
+            Self::F32(_) => 3,
+        }
+    }
+
+    /// Groups of `size` values, in the given order.
+    pub(super) fn gather(&self, size: usize, groups: impl Iterator<Item = usize>) -> Self {
+        with_values!(self, values => {
+            let mut picked = Vec::with_capacity(size * groups.size_hint().0);
+            groups.for_each(|group| picked.extend_from_slice(&values[group * size..(group + 1) * size]));
+            Element::column(picked)
+        })
+    }
+
+    /// A copy of some values.
+    pub fn slice(&self, rows: Range<usize>) -> Self {
         with_values!(self, values => Element::column(values[rows].to_vec()))
     }
 }

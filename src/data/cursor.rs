@@ -1,0 +1,43 @@
+//! Places in a stream.
+
+use serde::{Deserialize, Serialize};
+
+use super::Batch;
+
+/// A place in a stream: between two rows. The order of rows is computed from the seed and the epoch, so this is all that
+/// a resumed stream needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cursor {
+    /// Passes over the data that are over.
+    pub epoch: u64,
+    /// Windows of this epoch whose rows have all been delivered. A window is what rows are shuffled within: a few row
+    /// groups; one block where nothing is shuffled; the whole data where any row can be read by its number.
+    pub window: u64,
+    /// Rows of the current window that have been delivered.
+    pub row: u64,
+    /// Tokens left over from the windows before, fewer than one row has: the current window's first row begins with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carry: Vec<u32>,
+    /// Records read before the current window, since the very beginning.
+    pub records: u64,
+    /// Records among them that were skipped because they could not be read.
+    pub bad_records: u64,
+}
+
+/// What a stream delivers.
+#[derive(Clone, Debug)]
+pub enum Item {
+    /// Rows to learn from.
+    Batch {
+        /// The rows.
+        batch: Batch,
+        /// The place just after them.
+        end: Cursor,
+    },
+    /// The data has been seen once more. Travels as an item so that nobody has to guess.
+    EpochEnd {
+        /// The beginning of the next epoch.
+        next: Cursor,
+    },
+}

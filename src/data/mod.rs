@@ -1,0 +1,14 @@
+//! The only words that the data side and the model side share.
+//!
+//! The data side makes a [`Table`] of what it read, cuts it into [`Batch`]es and sends them as [`Item`]s, each with the
+//! [`Cursor`] just after its last row. The model side learns from the batches and keeps the cursor with the parameters.
+
+mod batch;
+mod cursor;
+mod digest;
+mod table;
+
+pub use batch::{Batch, Column, Element};
+pub use cursor::{Cursor, Item};
+pub use digest::Digest;
+pub use table::Table;

@@ -1,0 +1,130 @@
+//! Rows one after the other, on their way to a batch.
+//!
+//! Decoders make tables, the batcher picks rows out of them. Values stay as narrow as they came; when narrower and wider
+//! ones meet, the table widens.
+
+use super::{Batch, Column};
+use crate::error::{Error, Result};
+
+/// Rows of equal width, laid one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    num_vars: usize,
+    /// `[rows × num_vars]`, variable index fastest.
+    values: Column,
+    /// Which of them are missing; `None` where none is.
+    missing: Option<Vec<bool>>,
+}
+
+impl Table {
+    /// Rows of `num_vars` values each.
+    pub fn new(num_vars: usize, values: Column) -> Result<Self> {
+        if num_vars == 0 || !values.len().is_multiple_of(num_vars) {
+            return Err(Error::data(format!("{} values do not make whole rows of {num_vars} variables", values.len())));
+        }
+        Ok(Self { num_vars, values, missing: None })
+    }
+
+    /// Marks cells as missing, `[rows × num_vars]`.
+    pub fn with_missing(mut self, missing: Vec<bool>) -> Result<Self> {
+        if missing.len() != self.values.len() {
+            return Err(Error::data(format!("{} marks for {} cells", missing.len(), self.values.len())));
+        }
+        self.missing = missing.contains(&true).then_some(missing);
+        Ok(self)
+    }
+
+    /// How many variables a row has.
+    pub fn num_vars(&self) -> usize {
+        self.num_vars
+    }
+
+    /// How many rows.
+    pub fn num_rows(&self) -> usize {
+        self.values.len() / self.num_vars
+    }
+
+    /// All values, `[rows × num_vars]`.
+    pub fn values(&self) -> &Column {
+        &self.values
+    }
+
+    /// Which cells are missing, if any is.
+    pub fn missing(&self) -> Option<&[bool]> {
+        self.missing.as_deref()
+    }
+
+    /// Bytes that the rows take.
+    pub fn num_bytes(&self) -> usize {
+        self.values.num_bytes() + self.missing.as_ref().map_or(0, Vec::len)
+    }
+
+    /// Adds the rows of another table.
+    pub fn append(&mut self, other: &Self) -> Result<()> {
+        if other.num_vars != self.num_vars {
+            return Err(Error::data(format!("a row of {} values among rows of {}", other.num_vars, self.num_vars)));
+        }
+        let before = self.values.len();
+        self.values.append(&other.values)?;
+        if self.missing.is_some() || other.missing.is_some() {
+            let mask = self.missing.get_or_insert_with(|| vec![false; before]);
+            match &other.missing {
+                Some(marks) => mask.extend_from_slice(marks),
+                None => mask.resize(self.values.len(), false),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds some rows of another table, in the given order.
+    pub fn append_rows(&mut self, other: &Self, rows: impl Iterator<Item = usize> + Clone) -> Result<()> {
+        let picked = Self {
+            num_vars: self.num_vars,
+            values: other.values.gather(self.num_vars, rows.clone()),
+            missing: other.missing.as_ref().map(|mask| {
+                rows.flat_map(|row| mask[row * other.num_vars..(row + 1) * other.num_vars].iter().copied()).collect()
+            }),
+        };
+        self.append(&picked)
+    }
+
+    /// The rows as a batch: one column per variable.
+    pub fn into_batch(self) -> Result<Batch> {
+        let batch = match &self.values {
+            Column::U8(values) => Batch::from_rows(values, self.num_vars),
+            Column::U16(values) => Batch::from_rows(values, self.num_vars),
+            Column::U32(values) => Batch::from_rows(values, self.num_vars),
+            Column::F32(values) => Batch::from_rows(values, self.num_vars),
+        }?;
+        Ok(match self.missing {
+            Some(mask) => batch.with_missing(|row, var| mask[row * self.num_vars + var]),
+            None => batch,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_widen_when_they_meet_and_keep_their_missing_cells() {
+        let mut table = Table::new(2, Column::U8(vec![1, 2])).unwrap();
+        let wide = Table::new(2, Column::U16(vec![300, 4, 5, 6])).unwrap();
+        table.append(&wide.with_missing(vec![false, true, false, false]).unwrap()).unwrap();
+        assert_eq!(table.values(), &Column::U16(vec![1, 2, 300, 4, 5, 6]));
+        let mut picked = Table::new(2, Column::U8(vec![])).unwrap();
+        picked.append_rows(&table, [1, 0].into_iter()).unwrap();
+        let batch = picked.into_batch().unwrap();
+        assert_eq!(batch.column(0), &Column::U16(vec![300, 1]));
+        assert!(batch.is_missing(0, 1) && !batch.is_missing(1, 1));
+    }
+
+    #[test]
+    fn integers_and_reals_do_not_mix_and_widths_must_agree() {
+        let mut table = Table::new(1, Column::U8(vec![1])).unwrap();
+        assert!(table.append(&Table::new(1, Column::F32(vec![0.5])).unwrap()).is_err());
+        assert!(table.append(&Table::new(2, Column::U8(vec![0, 1])).unwrap()).is_err());
+        assert!(Table::new(3, Column::U8(vec![0, 1])).is_err());
+    }
+}

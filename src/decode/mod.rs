@@ -1,0 +1,94 @@
+//! Records become rows of categories or numbers.
+//!
+//! A [`Decoder`] is a pure function of a piece, so that several workers can decode at once and in any order. A record that
+//! cannot be decoded is reported, not dropped: `batcher` decides what to do about it. Text and token lists become a
+//! stream of tokens, which the batcher cuts into rows; images and lists become rows here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::{Column, Table};
+use crate::error::Result;
+use crate::source::Piece;
+
+/// Turns the records of a piece into rows.
+pub trait Decoder: Send + Sync {
+    /// What its rows look like.
+    fn shape(&self) -> &RowShape;
+
+    /// Which decoder this is, with everything that decides its output: a digest of the vocabulary, the colour transform.
+    /// A run is not resumed with another.
+    fn identity(&self) -> String;
+
+    /// Decodes all records that can be.
+    fn decode(&self, piece: &Piece) -> Result<Decoded>;
+}
+
+/// What the rows of a stream look like.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowShape {
+    /// Variables in a row.
+    pub num_vars: usize,
+    /// What a variable is.
+    pub values: ValueKind,
+    /// Where variables lie on a grid: `[height, width, channels]` of an image patch, channel fastest.
+    pub grid: Option<Vec<usize>>,
+}
+
+/// What the variables of a row are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ValueKind {
+    /// Categories below this many.
+    Categories(u32),
+    /// Real numbers.
+    Reals,
+}
+
+/// What became of a piece.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decoded {
+    /// The rows, or the tokens they will be cut from.
+    pub output: Output,
+    /// How many records the piece had, good or bad.
+    pub records: u64,
+    /// The records that could not be decoded.
+    pub bad: Vec<BadRecord>,
+}
+
+/// Rows, or a stretch of a token stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Whole rows.
+    Rows(Table),
+    /// Consecutive tokens; the batcher cuts rows out of them, across pieces.
+    Tokens(Column),
+}
+
+/// A record that could not be read or decoded: a line of the ledger.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadRecord {
+    /// The file.
+    pub file: String,
+    /// What `position` counts: rows or bytes.
+    pub unit: String,
+    /// Where in the file.
+    pub position: u64,
+    /// How many records are lost; 1, or what is left of a damaged block where that is known.
+    pub records: u64,
+    /// Why.
+    pub reason: String,
+}
+
+impl BadRecord {
+    /// Record `record` of a piece.
+    pub fn new(piece: &Piece, record: usize, reason: impl Into<String>) -> Self {
+        let (unit, position) = piece.positions.place(record);
+        Self { file: piece.file.to_string(), unit: unit.into(), position, records: 1, reason: reason.into() }
+    }
+}
+
+impl std::fmt::Display for BadRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {} {}: {}", self.file, self.unit, self.position, self.reason)
+    }
+}
