@@ -15,12 +15,15 @@
 //! The README has a complete example; `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the formulas.
 
 pub mod backend;
+pub mod batcher;
 pub mod circuit;
 pub mod cli;
 pub mod data;
 pub mod decode;
 mod error;
 pub mod optim;
+pub mod order;
+pub mod pipeline;
 pub mod plan;
 pub mod rng;
 pub mod source;

@@ -153,6 +153,16 @@ impl Column {
         })
     }
 
+    /// Keeps the first `len` values.
+    pub fn truncate(&mut self, len: usize) {
+        with_values!(self, values => values.truncate(len));
+    }
+
+    /// Drops the first `len` values.
+    pub fn drop_front(&mut self, len: usize) {
+        with_values!(self, values => drop(values.drain(..len)));
+    }
+
     /// A copy of some values.
     pub fn slice(&self, rows: Range<usize>) -> Self {
         with_values!(self, values => Element::column(values[rows].to_vec()))

@@ -12,7 +12,8 @@ pub struct Cursor {
     /// Passes over the data that are over.
     pub epoch: u64,
     /// Windows of this epoch whose rows have all been delivered. A window is what rows are shuffled within: a few row
-    /// groups; one block where nothing is shuffled; the whole data where any row can be read by its number.
+    /// groups; one block where nothing is shuffled; a fixed run of the epoch's order where any row can be read by its
+    /// number; a message of a live stream.
     pub window: u64,
     /// Rows of the current window that have been delivered.
     pub row: u64,

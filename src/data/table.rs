@@ -88,6 +88,14 @@ impl Table {
         self.append(&picked)
     }
 
+    /// Drops the first rows.
+    pub fn drop_front(&mut self, rows: usize) {
+        self.values.drop_front(rows * self.num_vars);
+        if let Some(mask) = &mut self.missing {
+            mask.drain(..rows * self.num_vars);
+        }
+    }
+
     /// The rows as a batch: one column per variable.
     pub fn into_batch(self) -> Result<Batch> {
         let batch = match &self.values {

@@ -85,10 +85,18 @@ impl BadRecord {
         let (unit, position) = piece.positions.place(record);
         Self { file: piece.file.to_string(), unit: unit.into(), position, records: 1, reason: reason.into() }
     }
+
+    /// A stretch of data that cannot be read at all; the reason names the place.
+    pub fn damage(reason: String) -> Self {
+        Self { file: String::new(), unit: String::new(), position: 0, records: 1, reason }
+    }
 }
 
 impl std::fmt::Display for BadRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.file.is_empty() {
+            return f.write_str(&self.reason);
+        }
         write!(f, "{}: {} {}: {}", self.file, self.unit, self.position, self.reason)
     }
 }

@@ -1,0 +1,387 @@
+//! Decoded pieces become batches, in stream order.
+//!
+//! A state machine without I/O: [`Batcher::push`] takes what happened next in the stream, [`Batcher::pull`] gives the items
+//! that are complete; call it until it has none before pushing more. Tokens are cut into rows across pieces; rows are
+//! permuted inside their window if asked; every batch carries the cursor just after its last row. The same events give
+//! the same batches, and a batcher started at a batch's cursor gives the same batches from there on.
+//! Fed by `decode` through `pipeline`, drained by `learner`.
+
+use serde::{Deserialize, Serialize};
+
+use crate::data::{Batch, Column, Cursor, Item, Table};
+use crate::decode::{BadRecord, Decoded, Output, RowShape, ValueKind};
+use crate::error::{Error, Result};
+use crate::order::{Permutation, rows_of_window};
+
+/// How rows are put into batches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchSpec {
+    /// Rows in a batch.
+    pub rows: usize,
+    /// Whether the rows of an epoch come in a computed random order.
+    pub shuffle: bool,
+    /// Decides that order.
+    pub seed: u64,
+    /// Whether the short last batch of an epoch is left out.
+    pub drop_last: bool,
+    /// About how many bytes of blocks are shuffled together, where rows cannot be read by number.
+    pub window_bytes: u64,
+}
+
+impl Default for BatchSpec {
+    fn default() -> Self {
+        Self { rows: 512, shuffle: true, seed: 1, drop_last: false, window_bytes: 64 << 20 }
+    }
+}
+
+/// What to do about records that cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnBad {
+    /// Stop with an error that names the record.
+    #[default]
+    Fail,
+    /// Leave it out and count it.
+    Skip,
+    /// Leave it out and write it into a ledger.
+    Quarantine,
+}
+
+/// How many bad records are too many.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BadPolicy {
+    /// What to do about one.
+    pub on_bad: OnBad,
+    /// The most that may be left out over the whole run.
+    pub max_bad: u64,
+    /// The largest share of all records that may be left out; looked at from the thousandth record on.
+    pub max_bad_fraction: f64,
+}
+
+impl Default for BadPolicy {
+    fn default() -> Self {
+        Self { on_bad: OnBad::Fail, max_bad: 1000, max_bad_fraction: 0.01 }
+    }
+}
+
+/// How a source's rows reach the batcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Whole windows, read from their beginning also after a resume; their rows are to be permuted.
+    Shuffled,
+    /// Whole windows, in the order to be delivered.
+    InOrder,
+    /// Each row once: what was delivered before does not come again.
+    Live,
+}
+
+/// What happened next in the stream.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A piece of the current window.
+    Decoded(Decoded),
+    /// A stretch of the current window that cannot be read at all.
+    Damaged(BadRecord),
+    /// The current window is complete.
+    WindowEnd,
+    /// The epoch is complete; its last window ended before.
+    EpochEnd,
+}
+
+/// Turns events into items.
+#[derive(Debug)]
+pub struct Batcher {
+    spec: BatchSpec,
+    policy: BadPolicy,
+    arrival: Arrival,
+    shape: RowShape,
+    /// The most bytes of rows that may be held to be shuffled together.
+    max_window_bytes: u64,
+    /// Just after the last row that went into `building`. Its `carry`, `records` and `bad_records` are those at the
+    /// beginning of the window: what a resumed run needs, since it reads the window again.
+    place: Cursor,
+    /// Tokens that do not make a row yet.
+    tokens: Column,
+    /// Rows of the window that a resumed run has delivered before.
+    skip: u64,
+    /// Records of the current window so far, and bad ones among them.
+    window_records: u64,
+    window_bad: u64,
+    /// Rows that wait for the end of their window.
+    collected: Option<Table>,
+    /// Rows that can be delivered.
+    segment: Option<Segment>,
+    /// The next batch.
+    building: Option<Table>,
+    /// What `pull` still owes after the current segment.
+    pending: Pending,
+    /// Whether this epoch had a row, so that data without any does not spin for ever.
+    epoch_has_rows: bool,
+    /// Records left out since `take_bad` was called last.
+    bad: Vec<BadRecord>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Pending {
+    Nothing,
+    WindowEnd,
+    EpochEnd,
+}
+
+/// Rows in the order in which they are delivered.
+#[derive(Debug)]
+struct Segment {
+    table: Table,
+    order: Option<Permutation>,
+    next: usize,
+}
+
+impl Batcher {
+    /// A batcher that goes on at `start`.
+    pub fn new(
+        spec: &BatchSpec,
+        policy: BadPolicy,
+        shape: RowShape,
+        arrival: Arrival,
+        max_window_bytes: u64,
+        start: Cursor,
+    ) -> Result<Self> {
+        if spec.rows == 0 {
+            return Err(Error::option("batch.rows = 0: must be at least 1"));
+        }
+        let tokens = narrow(&start.carry, shape.values);
+        let skip = if arrival == Arrival::Live { 0 } else { start.row };
+        // The window is read again from its beginning, so its rows are counted again as they are skipped.
+        let epoch_has_rows = start.window > 0 || start.row > 0;
+        Ok(Self {
+            spec: spec.clone(),
+            policy,
+            arrival,
+            shape,
+            max_window_bytes,
+            place: start,
+            tokens,
+            skip,
+            window_records: 0,
+            window_bad: 0,
+            collected: None,
+            segment: None,
+            building: None,
+            pending: Pending::Nothing,
+            epoch_has_rows,
+            bad: Vec::new(),
+        })
+    }
+
+    /// Takes in what happened next. Everything must have been pulled before.
+    pub fn push(&mut self, event: Event) -> Result<()> {
+        debug_assert!(self.segment.is_none() && self.pending == Pending::Nothing, "pull before you push");
+        match event {
+            Event::Decoded(decoded) => {
+                self.window_records += decoded.records;
+                decoded.bad.into_iter().try_for_each(|bad| self.leave_out(bad))?;
+                let rows = match decoded.output {
+                    Output::Rows(table) => table,
+                    Output::Tokens(tokens) => self.cut(&tokens)?,
+                };
+                self.take_rows(rows)
+            }
+            Event::Damaged(bad) => {
+                self.window_records += bad.records;
+                self.leave_out(bad)
+            }
+            Event::WindowEnd => {
+                if let Some(table) = self.collected.take() {
+                    let num_rows = table.num_rows() as u64;
+                    let order = rows_of_window(num_rows, self.spec.seed, self.place.epoch, self.place.window);
+                    let next = self.skip.min(num_rows);
+                    self.skip -= next;
+                    self.segment = Some(Segment { table, order: Some(order), next: next as usize });
+                }
+                self.pending = Pending::WindowEnd;
+                Ok(())
+            }
+            Event::EpochEnd => {
+                self.pending = Pending::EpochEnd;
+                Ok(())
+            }
+        }
+    }
+
+    /// The next item, if it is complete.
+    pub fn pull(&mut self) -> Result<Option<Item>> {
+        if let Some(batch) = self.fill()? {
+            return Ok(Some(batch));
+        }
+        match std::mem::replace(&mut self.pending, Pending::Nothing) {
+            Pending::Nothing => Ok(None),
+            Pending::WindowEnd => {
+                self.end_window()?;
+                Ok(None)
+            }
+            Pending::EpochEnd => {
+                if let Some(batch) = self.last_batch()? {
+                    self.pending = Pending::EpochEnd; // comes after it
+                    return Ok(Some(batch));
+                }
+                self.end_epoch().map(Some)
+            }
+        }
+    }
+
+    /// The records left out since this was called last.
+    pub fn take_bad(&mut self) -> Vec<BadRecord> {
+        std::mem::take(&mut self.bad)
+    }
+
+    /// Moves rows of the segment into the batch being built; a batch once it is full.
+    fn fill(&mut self) -> Result<Option<Item>> {
+        let Some(segment) = &mut self.segment else { return Ok(None) };
+        let building = match &mut self.building {
+            Some(table) => table,
+            empty => empty.insert(Table::new(self.shape.num_vars, Column::U8(Vec::new()))?),
+        };
+        let left = segment.table.num_rows() - segment.next;
+        let count = left.min(self.spec.rows - building.num_rows());
+        let rows = segment.next..segment.next + count;
+        match &segment.order {
+            Some(order) => building.append_rows(&segment.table, rows.map(|row| order.at(row as u64) as usize))?,
+            None => building.append_rows(&segment.table, rows)?,
+        }
+        segment.next += count;
+        self.place.row += count as u64;
+        self.epoch_has_rows |= count > 0;
+        if count == left {
+            self.segment = None;
+        }
+        if building.num_rows() < self.spec.rows {
+            return Ok(None);
+        }
+        self.deliver()
+    }
+
+    fn deliver(&mut self) -> Result<Option<Item>> {
+        let Some(table) = self.building.take() else { return Ok(None) };
+        let batch: Batch = table.into_batch()?;
+        Ok(Some(Item::Batch { batch, end: self.place.clone() }))
+    }
+
+    /// The short batch at the end of an epoch, unless it is dropped or empty.
+    fn last_batch(&mut self) -> Result<Option<Item>> {
+        if self.spec.drop_last {
+            self.building = None;
+        }
+        self.building.take_if(|table| table.num_rows() == 0);
+        self.deliver()
+    }
+
+    fn end_window(&mut self) -> Result<()> {
+        if self.skip > 0 {
+            return Err(Error::state(format!(
+                "window {} of epoch {} has fewer rows than were delivered before: the data has changed",
+                self.place.window, self.place.epoch
+            )));
+        }
+        let place = &mut self.place;
+        place.window += 1;
+        place.row = 0;
+        place.carry = (0..self.tokens.len()).filter_map(|i| self.tokens.category(i)).collect();
+        place.records += std::mem::take(&mut self.window_records);
+        place.bad_records += std::mem::take(&mut self.window_bad);
+        let (records, bad) = (place.records, place.bad_records);
+        if records >= 1000 && bad as f64 > self.policy.max_bad_fraction * records as f64 {
+            return Err(Error::data(format!(
+                "{bad} of {records} records could not be read, more than pipeline.max_bad_fraction = {}",
+                self.policy.max_bad_fraction
+            )));
+        }
+        Ok(())
+    }
+
+    fn end_epoch(&mut self) -> Result<Item> {
+        if !self.epoch_has_rows {
+            return Err(Error::data("the data has not one whole row: is it empty, or shorter than decode.window?"));
+        }
+        self.epoch_has_rows = false;
+        self.tokens = narrow(&[], self.shape.values); // the remainder of an epoch is dropped
+        let place = &mut self.place;
+        *place = Cursor {
+            epoch: place.epoch + 1,
+            records: place.records + std::mem::take(&mut self.window_records),
+            bad_records: place.bad_records + std::mem::take(&mut self.window_bad),
+            ..Cursor::default()
+        };
+        Ok(Item::EpochEnd { next: place.clone() })
+    }
+
+    /// Whole rows out of the token stream; what is left waits for the next piece.
+    fn cut(&mut self, tokens: &Column) -> Result<Table> {
+        self.tokens.append(tokens)?;
+        let num_vars = self.shape.num_vars;
+        let whole = self.tokens.len() / num_vars * num_vars;
+        let rest = self.tokens.slice(whole..self.tokens.len());
+        let mut rows = std::mem::replace(&mut self.tokens, rest);
+        rows.truncate(whole);
+        Table::new(num_vars, rows)
+    }
+
+    fn take_rows(&mut self, mut rows: Table) -> Result<()> {
+        if rows.num_vars() != self.shape.num_vars {
+            let (found, expected) = (rows.num_vars(), self.shape.num_vars);
+            return Err(Error::data(format!("rows of {found} variables where {expected} are expected")));
+        }
+        if self.arrival == Arrival::Shuffled {
+            match &mut self.collected {
+                None => self.collected = Some(rows),
+                Some(table) => table.append(&rows)?,
+            }
+            let bytes = self.collected.as_ref().map_or(0, Table::num_bytes) as u64;
+            if bytes > self.max_window_bytes {
+                return Err(Error::option(format!(
+                    "the rows to be shuffled together take more than {} MiB: raise pipeline.memory, lower \
+                     batch.shuffle_window, or set batch.shuffle = false",
+                    self.max_window_bytes >> 20
+                )));
+            }
+            return Ok(());
+        }
+        let seen_before = self.skip.min(rows.num_rows() as u64);
+        self.skip -= seen_before;
+        if rows.num_rows() as u64 == seen_before {
+            return Ok(());
+        }
+        if seen_before > 0 {
+            rows.drop_front(seen_before as usize);
+        }
+        self.segment = Some(Segment { table: rows, order: None, next: 0 });
+        Ok(())
+    }
+
+    /// Counts a bad record, or fails.
+    fn leave_out(&mut self, bad: BadRecord) -> Result<()> {
+        if self.policy.on_bad == OnBad::Fail {
+            return Err(Error::data(format!(
+                "{bad} (set pipeline.on_bad = \"skip\" or \"quarantine\" to go on without such records)"
+            )));
+        }
+        self.window_bad += bad.records;
+        let total = self.place.bad_records + self.window_bad;
+        if total > self.policy.max_bad {
+            return Err(Error::data(format!(
+                "{total} records could not be read, more than pipeline.max_bad = {}; the last: {bad}",
+                self.policy.max_bad
+            )));
+        }
+        self.bad.push(bad);
+        Ok(())
+    }
+}
+
+/// Tokens in the type that a decoder of this vocabulary delivers.
+fn narrow(tokens: &[u32], values: ValueKind) -> Column {
+    match values {
+        ValueKind::Categories(cats) if cats <= 1 << 16 => Column::U16(tokens.iter().map(|&t| t as u16).collect()),
+        _ => Column::U32(tokens.to_vec()),
+    }
+}

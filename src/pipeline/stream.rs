@@ -1,0 +1,529 @@
+//! The running stages: a source, decoders and a batcher, side by side.
+//!
+//! ```text
+//! planner ──plan──▶ cutter ──work──▶ decoders (several) ──done──▶ batcher ──items──▶ Stream::next
+//!  awaits bytes      cuts pieces       any order                    restores order
+//! ```
+//!
+//! Channels are bounded and a full one is the back-pressure; bytes are bounded too, by three budgets that are parts of one:
+//! what was fetched, what is between cutter and batcher, and what the batcher holds. Each has one taker, who takes in
+//! stream order, so the piece that is needed next always has its bytes already: nothing can wait in a circle.
+//!
+//! Every step of the stream has a number, given by the cutter; the batcher goes by these numbers, so items and errors come
+//! out in the same order for any number of decoders. Dropping the [`Stream`] stops everything: each stage ends when
+//! the channel after it is closed.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use async_channel::{Receiver, Sender, bounded};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+
+use super::budget::{ByteBudget, Held};
+use super::waits::{StageWaits, Waits};
+use crate::batcher::{Arrival, BadPolicy, BatchSpec, Batcher, Event};
+use crate::data::{Cursor, Item};
+use crate::decode::{BadRecord, Decoded, Decoder, Output};
+use crate::error::{Error, ErrorKind, Result};
+use crate::order::{EpochPlan, rows_of_epoch};
+use crate::source::{BlockSource, Fetched, IndexedSource, Piece, Source};
+
+/// How the stages run. None of it changes the batches.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamOptions {
+    /// Bytes that the whole pipeline may hold.
+    pub memory: u64,
+    /// Decoders that work at once.
+    pub workers: usize,
+    /// Blocks that are fetched ahead.
+    pub prefetch: usize,
+    /// What to do about records that cannot be read.
+    pub bad: BadPolicy,
+    /// Ends the stream after this many epochs, counted from the very beginning; `None` goes on for ever.
+    pub epochs: Option<u64>,
+}
+
+impl Default for StreamOptions {
+    fn default() -> Self {
+        let workers = thread::available_parallelism().map_or(2, usize::from).min(8);
+        Self { memory: 256 << 20, workers, prefetch: 2, bad: BadPolicy::default(), epochs: None }
+    }
+}
+
+/// The smallest memory that stages can work in.
+const LEAST_MEMORY: u64 = 1 << 20;
+
+/// About how large a piece is at most; small budgets make smaller ones.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Positions in a window of a source whose rows can be read by number. Part of what a cursor means: never change it.
+const WINDOW_ROWS: u64 = 1024;
+
+/// Batches that wait for whoever calls [`Stream::next`].
+const READY_ITEMS: usize = 2;
+
+/// Items in stream order, made ready ahead of whoever asks for them.
+#[derive(Debug)]
+pub struct Stream {
+    items: Receiver<Result<Item>>,
+    waits: Arc<Waits>,
+    bad: Arc<Mutex<Vec<BadRecord>>>,
+    budgets: Budgets,
+}
+
+impl Stream {
+    /// Starts the stages at `start`. Must be called inside a tokio runtime, which fetches the bytes.
+    pub fn open(
+        source: &Source,
+        decoder: Arc<dyn Decoder>,
+        batch: &BatchSpec,
+        options: &StreamOptions,
+        start: Cursor,
+    ) -> Result<Self> {
+        if options.memory < LEAST_MEMORY {
+            return Err(Error::option(format!(
+                "pipeline.memory = {} bytes: must be at least {LEAST_MEMORY}",
+                options.memory
+            )));
+        }
+        let runtime = Handle::try_current()
+            .map_err(|_| Error::unsupported("a stream must be opened inside a tokio runtime, which reads for it"))?;
+        let budgets =
+            Budgets { fetched: ByteBudget::new(options.memory / 4), pieces: ByteBudget::new(options.memory / 4) };
+        let arrival = match source {
+            Source::Blocks(_) if batch.shuffle => Arrival::Shuffled,
+            Source::Blocks(_) | Source::Indexed(_) => Arrival::InOrder,
+            Source::Live(_) => Arrival::Live,
+        };
+        let row_bytes = decoder.shape().num_vars as u64 * 4;
+        let batcher =
+            Batcher::new(batch, options.bad, decoder.shape().clone(), arrival, options.memory / 2, start.clone())?;
+
+        let (plan, planned) = bounded(options.prefetch.max(1));
+        let (work, to_do) = bounded(options.workers.max(1) * 2);
+        let (done, finished) = bounded(options.workers.max(1) * 2);
+        let (send_items, items) = bounded(READY_ITEMS);
+        let waits = Arc::new(Waits::default());
+        let bad = Arc::new(Mutex::new(Vec::new()));
+        let piece_bytes = PIECE_BYTES.min(options.memory / 32).max(1);
+
+        let planner = Planner {
+            source: source.clone(),
+            batch: BatchSpec { window_bytes: batch.window_bytes.min(options.memory / 4), ..batch.clone() },
+            epochs: options.epochs,
+            piece_bytes,
+            piece_rows: (piece_bytes / row_bytes.max(1)).clamp(1, WINDOW_ROWS),
+            fetched: budgets.fetched.clone(),
+            plan,
+        };
+        runtime.spawn(planner.run(start));
+
+        let cutter = Cutter {
+            runtime,
+            planned,
+            work,
+            done: done.clone(),
+            pieces: budgets.pieces.clone(),
+            waits: waits.clone(),
+            next: 0,
+            row_bytes,
+        };
+        spawn("anemone-cutter", move || cutter.run())?;
+        for _ in 0..options.workers.max(1) {
+            let worker =
+                Worker { to_do: to_do.clone(), done: done.clone(), decoder: decoder.clone(), waits: waits.clone() };
+            spawn("anemone-decoder", move || worker.run())?;
+        }
+        drop((to_do, done)); // the stages have their own: a channel closes when its last user ends
+        let stage = BatcherStage { finished, batcher, items: send_items, bad: bad.clone(), waits: waits.clone() };
+        spawn("anemone-batcher", move || stage.run())?;
+        Ok(Self { items, waits, bad, budgets })
+    }
+
+    /// The next item; `None` after the last. After an error there is nothing more.
+    pub async fn next(&mut self) -> Result<Option<Item>> {
+        let begun = Instant::now();
+        let item = self.items.recv().await;
+        self.waits.learner.add_input(begun.elapsed());
+        item.ok().transpose()
+    }
+
+    /// Where the stages have spent their time so far.
+    pub fn waits(&self) -> StageWaits {
+        self.waits.read()
+    }
+
+    /// Records left out since this was called last.
+    pub fn take_bad(&self) -> Vec<BadRecord> {
+        std::mem::take(&mut self.bad.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Bytes held by what was fetched and by pieces on their way: now, and at most so far.
+    pub fn bytes_in_flight(&self) -> (u64, u64) {
+        let budgets = &self.budgets;
+        (budgets.fetched.used() + budgets.pieces.used(), budgets.fetched.peak() + budgets.pieces.peak())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.items.close();
+        self.budgets.fetched.close();
+        self.budgets.pieces.close();
+    }
+}
+
+#[derive(Debug)]
+struct Budgets {
+    /// Taken by the planner, given back when a block has been cut up.
+    fetched: ByteBudget,
+    /// Taken by the cutter, given back when the batcher has taken the rows.
+    pieces: ByteBudget,
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+    // Detached: a thread that reads from standard input cannot be woken, and must not keep the program from ending.
+    let spawned = thread::Builder::new().name(name.into()).spawn(run);
+    spawned.map(drop).map_err(|e| Error::io("cannot start a thread", &e))
+}
+
+/// What the cutter is to do next.
+enum Plan {
+    Block { index: usize, fetch: JoinHandle<Result<Fetched>>, held: Held },
+    Gather { source: Arc<dyn IndexedSource>, rows: Vec<u64> },
+    Live(Arc<dyn crate::source::LiveSource>),
+    WindowEnd,
+    EpochEnd,
+}
+
+/// Says in which order blocks and rows are read, and begins to fetch them.
+struct Planner {
+    source: Source,
+    batch: BatchSpec,
+    epochs: Option<u64>,
+    piece_bytes: u64,
+    piece_rows: u64,
+    fetched: ByteBudget,
+    plan: Sender<Plan>,
+}
+
+/// The stage after this one has ended: so does this one.
+struct Stopped;
+
+impl<T> From<async_channel::SendError<T>> for Stopped {
+    fn from(_: async_channel::SendError<T>) -> Self {
+        Self
+    }
+}
+
+impl Planner {
+    async fn run(self, start: Cursor) {
+        let _stopped = match self.source.clone() {
+            Source::Blocks(source) => self.plan_blocks(source, &start).await,
+            Source::Indexed(source) => self.plan_rows(source, &start).await,
+            Source::Live(source) => self.plan_live(source).await,
+        };
+    }
+
+    fn wants(&self, epoch: u64) -> bool {
+        self.epochs.is_none_or(|epochs| epoch < epochs)
+    }
+
+    async fn plan_blocks(&self, source: Arc<dyn BlockSource>, start: &Cursor) -> std::result::Result<(), Stopped> {
+        let bytes: Vec<u64> = source.blocks().iter().map(|block| block.bytes).collect();
+        let mut first_window = start.window;
+        for epoch in (start.epoch..).take_while(|&epoch| self.wants(epoch)) {
+            let plan = match self.batch.shuffle {
+                true => EpochPlan::shuffled(&bytes, self.batch.window_bytes, self.batch.seed, epoch),
+                false => EpochPlan::in_order(bytes.len()),
+            };
+            for window in first_window..plan.num_windows() {
+                for &index in plan.window(window) {
+                    let held = self.fetched.take(source.blocks()[index].fetch_bytes).await.ok_or(Stopped)?;
+                    let (reader, piece_bytes) = (source.clone(), self.piece_bytes as usize);
+                    let fetch = tokio::spawn(async move { reader.fetch(index, piece_bytes).await });
+                    self.plan.send(Plan::Block { index, fetch, held }).await?;
+                }
+                self.plan.send(Plan::WindowEnd).await?;
+            }
+            first_window = 0;
+            self.plan.send(Plan::EpochEnd).await?;
+        }
+        Ok(())
+    }
+
+    async fn plan_rows(&self, source: Arc<dyn IndexedSource>, start: &Cursor) -> std::result::Result<(), Stopped> {
+        let num_rows = source.num_rows();
+        let num_windows = num_rows.map_or(u64::MAX, |rows| rows.div_ceil(WINDOW_ROWS));
+        let mut first_window = start.window;
+        for epoch in (start.epoch..).take_while(|&epoch| self.wants(epoch)) {
+            let order = num_rows.filter(|_| self.batch.shuffle).map(|n| rows_of_epoch(n, self.batch.seed, epoch));
+            for window in first_window..num_windows {
+                let end = num_rows.unwrap_or(u64::MAX).min((window + 1).saturating_mul(WINDOW_ROWS));
+                for first in (window * WINDOW_ROWS..end).step_by(self.piece_rows as usize) {
+                    let positions = first..end.min(first + self.piece_rows);
+                    let rows = positions.map(|p| order.as_ref().map_or(p, |order| order.at(p))).collect();
+                    self.plan.send(Plan::Gather { source: source.clone(), rows }).await?;
+                }
+                self.plan.send(Plan::WindowEnd).await?;
+            }
+            first_window = 0;
+            self.plan.send(Plan::EpochEnd).await?;
+        }
+        Ok(())
+    }
+
+    async fn plan_live(&self, source: Arc<dyn crate::source::LiveSource>) -> std::result::Result<(), Stopped> {
+        self.plan.send(Plan::Live(source)).await?;
+        self.plan.send(Plan::EpochEnd).await?;
+        Ok(())
+    }
+}
+
+/// A numbered step of the stream, on its way to the batcher.
+struct Done {
+    number: u64,
+    result: Result<Event>,
+    /// Given back when the batcher has taken the rows.
+    held: Option<Held>,
+}
+
+/// A numbered piece of work for a decoder.
+struct Work {
+    number: u64,
+    job: Job,
+    held: Held,
+}
+
+enum Job {
+    Decode(Piece),
+    Gather(Arc<dyn IndexedSource>, Vec<u64>),
+}
+
+/// Cuts blocks into pieces and numbers everything.
+struct Cutter {
+    runtime: Handle,
+    planned: Receiver<Plan>,
+    work: Sender<Work>,
+    done: Sender<Done>,
+    pieces: ByteBudget,
+    waits: Arc<Waits>,
+    next: u64,
+    /// About what a decoded row takes: what a gather is charged before it is made.
+    row_bytes: u64,
+}
+
+impl Cutter {
+    fn run(mut self) {
+        let _stopped = self.cut_all();
+    }
+
+    fn cut_all(&mut self) -> std::result::Result<(), Stopped> {
+        loop {
+            let begun = Instant::now();
+            let Ok(plan) = self.planned.recv_blocking() else { return Ok(()) };
+            match plan {
+                Plan::Block { index, fetch, held } => {
+                    let fetched = self.runtime.block_on(fetch);
+                    self.waits.cutter.add_input(begun.elapsed());
+                    let fetched = fetched.unwrap_or_else(|e| Err(Error::state(format!("block {index}: {e}"))));
+                    self.cut_block(fetched)?;
+                    drop(held); // the block's bytes are gone with its iterator
+                }
+                Plan::Gather { source, rows } => {
+                    self.waits.cutter.add_input(begun.elapsed());
+                    let bytes = rows.len() as u64 * self.row_bytes;
+                    self.send_work(Job::Gather(source, rows), bytes)?;
+                }
+                Plan::Live(source) => self.cut_live(&*source)?,
+                Plan::WindowEnd => self.send_event(Ok(Event::WindowEnd))?,
+                Plan::EpochEnd => self.send_event(Ok(Event::EpochEnd))?,
+            }
+        }
+    }
+
+    fn cut_block(&mut self, fetched: Result<Fetched>) -> std::result::Result<(), Stopped> {
+        let mut pieces = match fetched {
+            Ok(fetched) => fetched.pieces,
+            Err(error) => return self.send_damage(error),
+        };
+        loop {
+            let begun = Instant::now();
+            let piece = caught(|| pieces.next().transpose());
+            self.waits.cutter.add_busy(begun.elapsed());
+            match piece {
+                Ok(Some(piece)) => {
+                    let bytes = piece.num_bytes() as u64;
+                    self.send_work(Job::Decode(piece), bytes)?;
+                }
+                Ok(None) => return Ok(()),
+                Err(error) => return self.send_damage(error),
+            }
+        }
+    }
+
+    fn cut_live(&mut self, source: &dyn crate::source::LiveSource) -> std::result::Result<(), Stopped> {
+        loop {
+            let begun = Instant::now();
+            let piece = caught(|| source.next());
+            self.waits.cutter.add_input(begun.elapsed());
+            match piece {
+                Ok(Some(piece)) => {
+                    let bytes = piece.num_bytes() as u64;
+                    self.send_work(Job::Decode(piece), bytes)?;
+                    self.send_event(Ok(Event::WindowEnd))?;
+                }
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    self.send_event(Err(error))?;
+                    return Err(Stopped); // a stream that broke off cannot be read further
+                }
+            }
+        }
+    }
+
+    /// Unreadable data is the policy's business; a failed read is not: the data may be good.
+    fn send_damage(&mut self, error: Error) -> std::result::Result<(), Stopped> {
+        if !matches!(error.kind(), ErrorKind::Data | ErrorKind::Format) {
+            return self.send_event(Err(error));
+        }
+        self.send_event(Ok(Event::Damaged(BadRecord::damage(error.to_string()))))
+    }
+
+    fn send_work(&mut self, job: Job, bytes: u64) -> std::result::Result<(), Stopped> {
+        let begun = Instant::now();
+        let held = self.runtime.block_on(self.pieces.take(bytes)).ok_or(Stopped)?;
+        let number = self.number();
+        self.work.send_blocking(Work { number, job, held })?;
+        self.waits.cutter.add_output(begun.elapsed());
+        Ok(())
+    }
+
+    fn send_event(&mut self, result: Result<Event>) -> std::result::Result<(), Stopped> {
+        let number = self.number();
+        Ok(self.done.send_blocking(Done { number, result, held: None })?)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next - 1
+    }
+}
+
+/// Decodes pieces, in whatever order they come.
+struct Worker {
+    to_do: Receiver<Work>,
+    done: Sender<Done>,
+    decoder: Arc<dyn Decoder>,
+    waits: Arc<Waits>,
+}
+
+impl Worker {
+    fn run(self) {
+        loop {
+            let begun = Instant::now();
+            let Ok(Work { number, job, mut held }) = self.to_do.recv_blocking() else { return };
+            self.waits.decoders.add_input(begun.elapsed());
+            let begun = Instant::now();
+            let decoded = caught(|| match &job {
+                Job::Decode(piece) => self.decoder.decode(piece),
+                Job::Gather(source, rows) => self.decoder.decode(&source.gather(rows)?),
+            });
+            drop(job);
+            self.waits.decoders.add_busy(begun.elapsed());
+            if let Ok(decoded) = &decoded {
+                held.resize(num_bytes(decoded));
+            }
+            let begun = Instant::now();
+            if self.done.send_blocking(Done { number, result: decoded.map(Event::Decoded), held: Some(held) }).is_err()
+            {
+                return;
+            }
+            self.waits.decoders.add_output(begun.elapsed());
+        }
+    }
+}
+
+fn num_bytes(decoded: &Decoded) -> u64 {
+    match &decoded.output {
+        Output::Rows(table) => table.num_bytes() as u64,
+        Output::Tokens(tokens) => tokens.num_bytes() as u64,
+    }
+}
+
+/// Restores the order and feeds the batcher.
+struct BatcherStage {
+    finished: Receiver<Done>,
+    batcher: Batcher,
+    items: Sender<Result<Item>>,
+    bad: Arc<Mutex<Vec<BadRecord>>>,
+    waits: Arc<Waits>,
+}
+
+impl BatcherStage {
+    fn run(mut self) {
+        if let Err(error) = self.deliver_all() {
+            let _closed = self.items.send_blocking(Err(error)); // nobody listens any more: nobody to tell
+        }
+    }
+
+    fn deliver_all(&mut self) -> Result<()> {
+        // What came early. Bounded by the byte budget of pieces.
+        let mut early: BTreeMap<u64, Done> = BTreeMap::new();
+        for number in 0.. {
+            let begun = Instant::now();
+            let done = loop {
+                if let Some(done) = early.remove(&number) {
+                    break done;
+                }
+                match self.finished.recv_blocking() {
+                    Ok(done) => drop(early.insert(done.number, done)),
+                    Err(_) if early.is_empty() => return Ok(()), // the stream is over
+                    Err(_) => return Err(Error::state("a decoder stopped without a word")),
+                }
+            };
+            self.waits.batcher.add_input(begun.elapsed());
+            let begun = Instant::now();
+            let pushed = done.result.and_then(|event| caught(|| self.batcher.push(event)));
+            drop(done.held); // the rows are the batcher's now
+            let bad = self.batcher.take_bad();
+            if !bad.is_empty() {
+                self.bad.lock().unwrap_or_else(PoisonError::into_inner).extend(bad);
+            }
+            pushed?;
+            self.waits.batcher.add_busy(begun.elapsed());
+            if !self.deliver_ready()? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is complete. Whether anybody still listens.
+    fn deliver_ready(&mut self) -> Result<bool> {
+        loop {
+            let begun = Instant::now();
+            let item = caught(|| self.batcher.pull())?;
+            self.waits.batcher.add_busy(begun.elapsed());
+            let Some(item) = item else { return Ok(!self.items.is_closed()) };
+            let begun = Instant::now();
+            if self.items.send_blocking(Ok(item)).is_err() {
+                return Ok(false);
+            }
+            self.waits.batcher.add_output(begun.elapsed());
+        }
+    }
+}
+
+/// A panic in a stage is our mistake; the run ends with an error that says so instead of waiting for ever.
+fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(Error::state(format!("a stage panicked: {}", text.unwrap_or_else(|| "no message".into()))))
+    })
+}
