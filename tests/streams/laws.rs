@@ -159,6 +159,16 @@ fn shuffled_epochs_differ_and_mix_blocks() {
 }
 
 #[test]
+fn rows_of_a_single_block_and_rows_by_number_come_in_another_order_each_epoch() {
+    let batch = BatchSpec { rows: 16, ..BatchSpec::default() };
+    for (source, kind) in [(MadeBlocks::numbered(&[60], 10), Kind::Number), (MadeRows::new(Some(60)), Kind::Pairs)] {
+        let epochs = epochs(&all(&source, MadeDecoder::new(kind, false), &batch, &options(2, 2)));
+        assert!(!epochs[0].is_sorted());
+        assert_ne!(epochs[0], epochs[1]);
+    }
+}
+
+#[test]
 fn an_endless_source_never_ends_and_can_be_left_at_any_time() {
     let batch = BatchSpec { rows: 8, ..BatchSpec::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
