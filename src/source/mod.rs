@@ -10,6 +10,10 @@
 //! Waiting is async, working is not: `fetch` awaits bytes, the iterator it returns cuts them into pieces on a blocking
 //! worker. Errors name file and place. Drained by `pipeline`.
 
+mod glob;
+pub mod store;
+pub mod token_width;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
