@@ -4,6 +4,17 @@
 //! cannot be decoded is reported, not dropped: `batcher` decides what to do about it. Text and token lists become a
 //! stream of tokens, which the batcher cuts into rows; images and lists become rows here.
 
+mod categories;
+mod gpt2;
+pub mod image;
+mod records;
+pub mod rows;
+pub mod text;
+#[cfg(feature = "tokenizer-json")]
+mod tokenizer_json;
+pub mod tokens;
+pub mod ycocg;
+
 use serde::{Deserialize, Serialize};
 
 use crate::data::{Column, Table};

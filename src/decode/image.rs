@@ -1,0 +1,464 @@
+//! PNG and JPEG files become rows of pixels.
+//!
+//! An image is cut into square patches, row by row, and every patch is a row; what is left over at the right and at the
+//! bottom is dropped. Without patches, all images have the one size that is given, and an image is a row. Variables are
+//! `[height, width, channels]`, channel fastest. Pixels have 8 bits: 16-bit images are reduced, alpha is dropped, grey images
+//! become colours or colours grey as asked. An image that cannot be decoded, or is too small, is a bad record.
+//!
+//! The only user of the `image` crate; colour transforms are in `ycocg`.
+
+use std::io::Cursor;
+
+use image::{DynamicImage, ImageDecoder as _, ImageFormat, ImageReader, Limits};
+use serde::{Deserialize, Serialize};
+
+use super::records::{self, decode_each};
+use super::ycocg::{YCOCG_BINS, YCOCG_R_CATEGORIES, ycocg_r, ycocg_r_to_categories, ycocg_to_bins};
+use super::{BadRecord, Decoded, Decoder, Output, RowShape, ValueKind};
+use crate::data::{Column, Table};
+use crate::error::{Error, Result};
+use crate::source::Piece;
+
+/// No side of an image may be longer.
+const MAX_SIDE: usize = 1 << 16;
+
+/// Bytes that decoding one image may take: a header is a few bytes long and can claim anything.
+const MAX_BYTES: u64 = 512 << 20;
+
+/// How images become rows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ImageSpec {
+    /// Side of the square patches; without it an image is one row.
+    #[serde(default)]
+    pub patch: Option<usize>,
+    /// What the channels are.
+    pub color: Color,
+    /// Height and width that every image must have. Needed where there are no patches.
+    #[serde(default)]
+    pub size: Option<(usize, usize)>,
+}
+
+/// What the channels of a pixel are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Color {
+    /// Luma and chroma without loss, 512 categories each.
+    YcocgR,
+    /// Luma and chroma in 256 bins each, with loss.
+    Ycocg,
+    /// Red, green and blue, 256 categories each.
+    Rgb,
+    /// One channel of 256 categories; colours are weighted 0.2126, 0.7152, 0.0722.
+    Grey,
+}
+
+impl Color {
+    /// Channels of a pixel.
+    pub fn channels(self) -> usize {
+        match self {
+            Self::YcocgR | Self::Ycocg | Self::Rgb => 3,
+            Self::Grey => 1,
+        }
+    }
+
+    /// Categories of every channel.
+    pub fn categories(self) -> u32 {
+        match self {
+            Self::YcocgR => YCOCG_R_CATEGORIES,
+            Self::Ycocg => YCOCG_BINS,
+            Self::Rgb | Self::Grey => 256,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::YcocgR => "ycocg-r",
+            Self::Ycocg => "ycocg",
+            Self::Rgb => "rgb",
+            Self::Grey => "grey",
+        }
+    }
+}
+
+/// Turns image files into rows of pixels.
+#[derive(Clone, Debug)]
+pub struct ImageDecoder {
+    spec: ImageSpec,
+    /// Height and width of a row.
+    tile: (usize, usize),
+    shape: RowShape,
+}
+
+impl ImageDecoder {
+    /// A decoder for such images.
+    pub fn new(spec: ImageSpec) -> Result<Self> {
+        let tile = match (spec.patch, spec.size) {
+            (Some(patch), _) => (patch, patch),
+            (None, Some(size)) => size,
+            (None, None) => return Err(Error::option("images need `patch`, or `size` where an image is a row")),
+        };
+        if let Some((height, width)) = spec.size.filter(|&(height, width)| height == 0 || width == 0) {
+            return Err(Error::option(format!("size = {height}×{width}: must be at least 1×1")));
+        }
+        if tile.0 == 0 {
+            return Err(Error::option("patch = 0: must be at least 1"));
+        }
+        let (height, width) = spec.size.unwrap_or(tile);
+        if height.max(width) > MAX_SIDE || tile.0.max(tile.1) > MAX_SIDE {
+            return Err(Error::option(format!("size = {height}×{width}: must be at most {MAX_SIDE}×{MAX_SIDE}")));
+        }
+        if tile.0 > height || tile.1 > width {
+            return Err(Error::option(format!("patch = {}: larger than the images, {height}×{width}", tile.0)));
+        }
+        let channels = spec.color.channels();
+        let shape = RowShape {
+            num_vars: tile.0 * tile.1 * channels,
+            values: ValueKind::Categories(spec.color.categories()),
+            grid: Some(vec![tile.0, tile.1, channels]),
+        };
+        Ok(Self { spec, tile, shape })
+    }
+
+    /// The rows of all images. `extend` takes the pixels of one line of a patch.
+    fn rows<T>(&self, piece: &Piece, extend: impl Fn(&mut Vec<T>, &[u8])) -> Result<(Vec<T>, Vec<BadRecord>)> {
+        let files = records::blobs(piece, "images")?;
+        let mut rows = Vec::new();
+        let bad = decode_each(piece, |record| {
+            let pixels = self.open(files.get(record))?;
+            let (tile_height, tile_width) = self.tile;
+            let channels = self.spec.color.channels();
+            for top in 0..pixels.height / tile_height {
+                for left in 0..pixels.width / tile_width {
+                    for line in top * tile_height..(top + 1) * tile_height {
+                        let start = (line * pixels.width + left * tile_width) * channels;
+                        extend(&mut rows, &pixels.bytes[start..start + tile_width * channels]);
+                    }
+                }
+            }
+            Ok(())
+        });
+        Ok((rows, bad))
+    }
+
+    /// Decodes a file; an `Err` is the reason why it is bad. Sizes are checked before any pixel is decoded.
+    fn open(&self, file: &[u8]) -> std::result::Result<Pixels, String> {
+        let format = match image::guess_format(file) {
+            Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => format,
+            _ => return Err("neither PNG nor JPEG".into()),
+        };
+        if format == ImageFormat::Jpeg && !jpeg_is_whole(file) {
+            return Err("the JPEG ends early".into());
+        }
+        let mut limits = Limits::default();
+        limits.max_image_width = Some(MAX_SIDE as u32);
+        limits.max_image_height = Some(MAX_SIDE as u32);
+        limits.max_alloc = Some(MAX_BYTES);
+        let mut reader = ImageReader::with_format(Cursor::new(file), format);
+        reader.limits(limits);
+        let decoder = reader.into_decoder().map_err(|error| error.to_string())?;
+        let (width, height) = decoder.dimensions();
+        self.check_size(height as usize, width as usize)?;
+        if decoder.total_bytes() > MAX_BYTES {
+            return Err(format!("an image of {height}×{width} needs more than {} MiB", MAX_BYTES >> 20));
+        }
+        let image = DynamicImage::from_decoder(decoder).map_err(|error| error.to_string())?;
+        let bytes = match self.spec.color {
+            Color::Grey if image.color().has_color() => grey(image.into_rgb8().as_raw()),
+            Color::Grey => image.into_luma8().into_raw(),
+            Color::YcocgR | Color::Ycocg | Color::Rgb => image.into_rgb8().into_raw(),
+        };
+        Ok(Pixels { height: height as usize, width: width as usize, bytes })
+    }
+
+    fn check_size(&self, height: usize, width: usize) -> std::result::Result<(), String> {
+        if let Some(size) = self.spec.size.filter(|&size| size != (height, width)) {
+            return Err(format!("an image of {height}×{width} where all have {}×{}", size.0, size.1));
+        }
+        if height < self.tile.0 || width < self.tile.1 {
+            return Err(format!("an image of {height}×{width} has no patch of {}×{}", self.tile.0, self.tile.1));
+        }
+        Ok(())
+    }
+}
+
+impl Decoder for ImageDecoder {
+    fn shape(&self) -> &RowShape {
+        &self.shape
+    }
+
+    fn identity(&self) -> String {
+        let patch = self.spec.patch.map(|patch| format!(" patch={patch}")).unwrap_or_default();
+        let size = self.spec.size.map(|(height, width)| format!(" size={height}x{width}")).unwrap_or_default();
+        format!("image color={}{patch}{size}", self.spec.color.name())
+    }
+
+    fn decode(&self, piece: &Piece) -> Result<Decoded> {
+        let (column, bad) = match self.spec.color {
+            Color::Rgb | Color::Grey => {
+                let (rows, bad) = self.rows(piece, |rows, line| rows.extend_from_slice(line))?;
+                (Column::U8(rows), bad)
+            }
+            Color::Ycocg => {
+                let (rows, bad) = self.rows(piece, |rows, line| rows.extend(colours(line).flat_map(ycocg_to_bins)))?;
+                (Column::U8(rows), bad)
+            }
+            Color::YcocgR => {
+                let categories = |rgb| ycocg_r_to_categories(ycocg_r(rgb));
+                let (rows, bad) = self.rows(piece, |rows, line| rows.extend(colours(line).flat_map(categories)))?;
+                (Column::U16(rows), bad)
+            }
+        };
+        let table = Table::new(self.shape.num_vars, column)?;
+        Ok(Decoded { output: Output::Rows(table), records: piece.num_records() as u64, bad })
+    }
+}
+
+/// A decoded image, in as many channels as its colours are asked for.
+struct Pixels {
+    height: usize,
+    width: usize,
+    /// `[height × width × channels]`, channel fastest.
+    bytes: Vec<u8>,
+}
+
+fn colours(line: &[u8]) -> impl Iterator<Item = [u8; 3]> + '_ {
+    line.as_chunks::<3>().0.iter().copied()
+}
+
+/// The luma of colours, by the weights of Rec. 709; grey colours stay what they are.
+fn grey(rgb: &[u8]) -> Vec<u8> {
+    let luma = |rgb: [u8; 3]| {
+        let [red, green, blue] = rgb.map(u32::from);
+        ((2126 * red + 7152 * green + 722 * blue + 5000) / 10_000) as u8
+    };
+    colours(rgb).map(luma).collect()
+}
+
+/// Whether a JPEG reaches its end marker. The decoder would fill up what is missing with grey, and say nothing.
+fn jpeg_is_whole(file: &[u8]) -> bool {
+    let mut rest = file;
+    loop {
+        // Anything up to the next marker is compressed data; 0xff is repeated before a marker at will.
+        let Some(start) = rest.iter().position(|&byte| byte == 0xff) else { return false };
+        let Some(skip) = rest[start..].iter().position(|&byte| byte != 0xff) else { return false };
+        let marker = rest[start + skip];
+        rest = &rest[start + skip + 1..];
+        match marker {
+            0xd9 => return true,
+            0x00 | 0x01 | 0xd0..=0xd8 => {} // a 0xff in the data, or a marker that stands alone
+            _ => {
+                // A segment, whose length counts its own two bytes. It may hold a thumbnail with an end marker.
+                let Some(&[high, low]) = rest.first_chunk() else { return false };
+                let Some(after) = rest.get(usize::from(u16::from_be_bytes([high, low])).max(2)..) else { return false };
+                rest = after;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use image::{GrayAlphaImage, GrayImage, ImageBuffer, Luma, Rgb, RgbImage, RgbaImage};
+    use proptest::prelude::*;
+
+    use super::super::records::testing::{blobs, lists};
+    use super::*;
+    use crate::error::ErrorKind;
+
+    fn decoder(color: Color, patch: impl Into<Option<usize>>, size: impl Into<Option<(usize, usize)>>) -> ImageDecoder {
+        ImageDecoder::new(ImageSpec { patch: patch.into(), color, size: size.into() }).unwrap()
+    }
+
+    fn encode(image: impl Into<DynamicImage>, format: ImageFormat) -> Vec<u8> {
+        let mut file = Cursor::new(Vec::new());
+        image.into().write_to(&mut file, format).unwrap();
+        file.into_inner()
+    }
+
+    fn png(image: impl Into<DynamicImage>) -> Vec<u8> {
+        encode(image, ImageFormat::Png)
+    }
+
+    /// A red of 10·row + column.
+    fn numbered(height: u32, width: u32) -> RgbImage {
+        RgbImage::from_fn(width, height, |x, y| Rgb([(10 * y + x) as u8, 1, 2]))
+    }
+
+    fn rows(decoder: &ImageDecoder, files: &[&[u8]]) -> Column {
+        let decoded = decoder.decode(&blobs(files)).unwrap();
+        assert_eq!(decoded.bad, []);
+        let Output::Rows(table) = decoded.output else { panic!("rows") };
+        table.values().clone()
+    }
+
+    fn reason(decoder: &ImageDecoder, file: &[u8]) -> String {
+        let decoded = decoder.decode(&blobs(&[file])).unwrap();
+        assert_eq!(decoded.output, Output::Rows(Table::new(decoder.shape.num_vars, empty(decoder)).unwrap()));
+        assert_eq!((decoded.records, decoded.bad.len()), (1, 1));
+        decoded.bad[0].reason.clone()
+    }
+
+    fn empty(decoder: &ImageDecoder) -> Column {
+        if decoder.spec.color == Color::YcocgR { Column::U16(vec![]) } else { Column::U8(vec![]) }
+    }
+
+    #[test]
+    fn patches_go_row_by_row_with_the_channel_fastest_and_the_remainder_is_dropped() {
+        let decoder = decoder(Color::Rgb, 2, None);
+        assert_eq!(decoder.shape.grid, Some(vec![2, 2, 3]));
+        let Column::U8(values) = rows(&decoder, &[&png(numbered(5, 4))]) else { panic!("bytes") };
+        let reds: Vec<u8> = values.iter().copied().step_by(3).collect();
+        assert_eq!(reds, [0, 1, 10, 11, 2, 3, 12, 13, 20, 21, 30, 31, 22, 23, 32, 33]);
+        assert!(values.chunks(3).all(|pixel| pixel[1..] == [1, 2]));
+    }
+
+    #[test]
+    fn a_whole_image_is_a_row() {
+        let decoder = decoder(Color::Rgb, None, (2, 3));
+        assert_eq!((decoder.shape.num_vars, decoder.shape.grid.clone()), (18, Some(vec![2, 3, 3])));
+        assert_eq!(rows(&decoder, &[&png(numbered(2, 3))]), Column::U8(numbered(2, 3).into_raw()));
+        assert_eq!(reason(&decoder, &png(numbered(3, 2))), "an image of 3×2 where all have 2×3");
+    }
+
+    #[test]
+    fn colours_are_transformed_pixel_by_pixel() {
+        let file = png(RgbImage::from_raw(2, 1, vec![255, 255, 255, 255, 0, 0]).unwrap());
+        assert_eq!(rows(&decoder(Color::YcocgR, 1, None), &[&file]), Column::U16(vec![255, 256, 256, 63, 511, 129]));
+        assert_eq!(rows(&decoder(Color::Ycocg, 1, None), &[&file]), Column::U8(vec![255, 128, 128, 64, 255, 64]));
+        assert_eq!(rows(&decoder(Color::Grey, 1, None), &[&file]), Column::U8(vec![255, 54]));
+    }
+
+    #[test]
+    fn every_kind_of_image_becomes_grey_or_colour_of_8_bits() {
+        let files = [
+            png(GrayImage::from_raw(1, 1, vec![77]).unwrap()),
+            png(GrayAlphaImage::from_raw(1, 1, vec![77, 3]).unwrap()),
+            png(RgbImage::from_raw(1, 1, vec![77, 77, 77]).unwrap()),
+            png(RgbaImage::from_raw(1, 1, vec![77, 77, 77, 0]).unwrap()),
+            png(ImageBuffer::<Luma<u16>, _>::from_raw(1, 1, vec![77 * 257 + 100]).unwrap()),
+            png(ImageBuffer::<Rgb<u16>, _>::from_raw(1, 1, vec![77 * 257 - 100; 3]).unwrap()),
+            encode(GrayImage::from_raw(1, 1, vec![77]).unwrap(), ImageFormat::Jpeg),
+        ];
+        for file in &files {
+            assert_eq!(rows(&decoder(Color::Grey, 1, None), &[file]), Column::U8(vec![77]));
+            assert_eq!(rows(&decoder(Color::Rgb, 1, None), &[file]), Column::U8(vec![77, 77, 77]));
+        }
+    }
+
+    #[test]
+    fn jpegs_are_decoded_and_one_that_is_cut_is_bad() {
+        let image = RgbImage::from_fn(32, 32, |x, y| Rgb([(8 * x) as u8, (8 * y) as u8, 128]));
+        let file = encode(image.clone(), ImageFormat::Jpeg);
+        let Column::U8(values) = rows(&decoder(Color::Rgb, None, (32, 32)), &[&file]) else { panic!("bytes") };
+        assert!(values.iter().zip(image.as_raw()).all(|(value, original)| value.abs_diff(*original) < 40));
+        for length in 2..file.len() {
+            assert!(!jpeg_is_whole(&file[..length]));
+        }
+        assert_eq!(reason(&decoder(Color::Rgb, 8, None), &file[..file.len() / 2]), "the JPEG ends early");
+    }
+
+    #[test]
+    fn a_png_that_is_cut_or_damaged_is_bad_with_the_reason_of_the_decoder() {
+        let decoder = decoder(Color::YcocgR, 16, None);
+        let file = png(RgbImage::from_fn(32, 32, |x, y| Rgb([(x * y) as u8, (x ^ y) as u8, (x * 77 + y * 31) as u8])));
+        assert!(!reason(&decoder, &file[..file.len() / 2]).is_empty());
+        let mut damaged = file.clone();
+        damaged[file.len() / 2] ^= 1;
+        assert!(reason(&decoder, &damaged).contains("CRC"), "{}", reason(&decoder, &damaged));
+        assert_eq!(reason(&decoder, b"GIF89a"), "neither PNG nor JPEG");
+        assert_eq!(reason(&decoder, b""), "neither PNG nor JPEG");
+    }
+
+    #[test]
+    fn a_bad_image_leaves_nothing_behind_and_the_others_are_rows() {
+        let decoder = decoder(Color::Grey, 2, None);
+        let good = png(GrayImage::from_raw(2, 2, vec![1, 2, 3, 4]).unwrap());
+        let small = png(GrayImage::from_raw(2, 1, vec![1, 2]).unwrap());
+        let mut piece = blobs(&[&good, &small, &good, &good]);
+        piece.bad.push((2, "null".into()));
+        let decoded = decoder.decode(&piece).unwrap();
+        assert_eq!(decoded.output, Output::Rows(Table::new(4, Column::U8(vec![1, 2, 3, 4, 1, 2, 3, 4])).unwrap()));
+        let lines: Vec<String> = decoded.bad.iter().map(ToString::to_string).collect();
+        assert_eq!(lines, ["shard: row 101: an image of 1×2 has no patch of 2×2", "shard: row 102: null"]);
+    }
+
+    #[test]
+    fn a_header_that_claims_too_much_is_refused_before_anything_is_decoded() {
+        let decoder = decoder(Color::Grey, 1, None);
+        for side in [60_000u32, 70_000, 0x7fff_ffff] {
+            // The header chunk is the length, `IHDR`, width, height, five bytes more, and its checksum.
+            let mut file = png(GrayImage::from_raw(1, 1, vec![0]).unwrap());
+            file[16..20].copy_from_slice(&side.to_be_bytes());
+            file[20..24].copy_from_slice(&side.to_be_bytes());
+            let checksum = crc32(&file[12..29]);
+            file[29..33].copy_from_slice(&checksum.to_be_bytes());
+            let reason = reason(&decoder, &file);
+            assert!(
+                reason.contains("MiB") || reason.contains("limit") || reason.contains("exceed"),
+                "{side}: {reason}"
+            );
+        }
+    }
+
+    /// The checksum of PNG chunks, bit by bit.
+    fn crc32(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(u32::MAX, |crc, &byte| {
+            (0..8).fold(crc ^ u32::from(byte), |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 })
+        })
+    }
+
+    #[test]
+    fn impossible_options_and_numbers_are_refused() {
+        for (patch, size) in [
+            (None, None),
+            (Some(0), None),
+            (None, Some((0, 3))),
+            (Some(4), Some((8, 3))),
+            (Some(4), Some((0, 3))),
+            (Some(MAX_SIDE + 1), None),
+            (None, Some((1, MAX_SIDE + 1))),
+            (Some(usize::MAX), None),
+        ] {
+            let error = ImageDecoder::new(ImageSpec { patch, color: Color::Rgb, size }).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Option, "{error}");
+        }
+        let error = decoder(Color::Rgb, 1, None).decode(&lists(Column::U8(vec![1]), &[1])).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn the_decoder_is_named_with_all_that_decides_its_rows() {
+        assert_eq!(decoder(Color::YcocgR, 16, None).identity(), "image color=ycocg-r patch=16");
+        assert_eq!(decoder(Color::Grey, None, (28, 30)).identity(), "image color=grey size=28x30");
+        let spec: ImageSpec = serde_json::from_str(r#"{"patch": 16, "color": "ycocg-r", "size": [32, 32]}"#).unwrap();
+        assert_eq!(ImageDecoder::new(spec).unwrap().identity(), "image color=ycocg-r patch=16 size=32x32");
+        for color in [Color::YcocgR, Color::Ycocg, Color::Rgb, Color::Grey] {
+            assert_eq!(serde_json::to_string(&color).unwrap(), format!("{:?}", color.name()));
+        }
+    }
+
+    proptest! {
+        /// Nothing that a file contains makes the decoder panic.
+        #[test]
+        fn damaged_files_are_decoded_or_bad(
+            jpeg in any::<bool>(),
+            damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+            length in any::<prop::sample::Index>(),
+            cut in any::<bool>(),
+        ) {
+            let format = if jpeg { ImageFormat::Jpeg } else { ImageFormat::Png };
+            let mut file = encode(numbered(16, 9), format);
+            for (place, value) in damage {
+                let place = place.index(file.len());
+                file[place] = value;
+            }
+            if cut {
+                file.truncate(length.index(file.len()));
+            }
+            let decoded = decoder(Color::Rgb, 8, None).decode(&blobs(&[&file])).unwrap();
+            let Output::Rows(table) = decoded.output else { panic!("rows") };
+            prop_assert_eq!(table.num_rows() == 0, decoded.bad.len() == 1);
+        }
+    }
+}
