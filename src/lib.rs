@@ -20,6 +20,7 @@ pub mod cli;
 pub mod data;
 pub mod decode;
 mod error;
+pub mod learner;
 pub mod optim;
 pub mod plan;
 pub mod rng;
