@@ -21,6 +21,7 @@ pub mod cli;
 pub mod data;
 pub mod decode;
 mod error;
+pub mod learner;
 pub mod optim;
 pub mod order;
 pub mod pipeline;
