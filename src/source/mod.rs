@@ -10,6 +10,11 @@
 //! Waiting is async, working is not: `fetch` awaits bytes, the iterator it returns cuts them into pieces on a blocking
 //! worker. Errors name file and place. Drained by `pipeline`.
 
+mod concatenated;
+mod mapped;
+pub mod token_width;
+pub mod tokens;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
