@@ -12,6 +12,8 @@
 
 mod concatenated;
 mod mapped;
+pub mod npy;
+mod npy_header;
 pub mod token_width;
 pub mod tokens;
 
