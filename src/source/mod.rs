@@ -12,6 +12,7 @@
 
 mod concatenated;
 mod mapped;
+pub mod memory;
 pub mod npy;
 mod npy_header;
 pub mod token_width;
