@@ -15,6 +15,7 @@ mod mapped;
 pub mod memory;
 pub mod npy;
 mod npy_header;
+pub mod synthetic;
 pub mod token_width;
 pub mod tokens;
 
