@@ -10,9 +10,16 @@
 //! Waiting is async, working is not: `fetch` awaits bytes, the iterator it returns cuts them into pieces on a blocking
 //! worker. Errors name file and place. Drained by `pipeline`.
 
+mod concatenated;
 mod glob;
+mod mapped;
+pub mod memory;
+pub mod npy;
+mod npy_header;
 pub mod store;
+pub mod synthetic;
 pub mod token_width;
+pub mod tokens;
 
 use std::fmt;
 use std::future::Future;

@@ -1,0 +1,219 @@
+//! Files as memory, read-only: the one door to `memmap2`.
+//!
+//! A mapping costs address space, not memory: the kernel reads pages when they are touched and drops them when it needs
+//! room. Two things about that surprise people, and both are dealt with here:
+//!
+//! * Touched pages count as resident memory of the process, so reading a large file looks like a leak.
+//!   [`Mapped::append_to`] says how much it touched, and [`Mapped::release`] hands pages back; the kernel's cache of the
+//!   file keeps them, so that the next touch finds them.
+//! * A file that becomes shorter while it is mapped, or whose disk fails, raises SIGBUS where its lost part is touched,
+//!   and that ends the process. [`Mapped::check`] turns the first, in all but the moment between check and read, into an
+//!   error. Do not rewrite a file in place while it is read: write another and rename it.
+//!
+//! No order is announced to the kernel (`Advice::Random`, `Advice::Sequential`): its own read-ahead notices rows in order,
+//! and for shuffled rows reading around each one soon has a file that fits into memory in the cache, where `Random`
+//! would fetch it page by page. Used by `concatenated`, for `tokens` and `npy`.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memmap2::Mmap;
+
+use super::FileEntry;
+use crate::data::Digest;
+use crate::error::{Error, Result};
+
+/// How much of a file's beginning and end goes into its digest.
+const DIGEST_BYTES: usize = 64 << 10;
+
+/// Most that the kernel maps at one touch, where it has it in its cache already: a huge page.
+pub(super) const TOUCH_BYTES: usize = 2 << 20;
+
+/// No stretch: nothing has been touched.
+const UNTOUCHED: usize = usize::MAX;
+
+/// A file that is read as memory.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    /// The path as it was given, for messages.
+    name: Arc<str>,
+    /// Kept open to ask for its length again.
+    file: File,
+    /// `None` for an empty file, which cannot be mapped.
+    map: Option<Mmap>,
+    /// The stretch of [`TOUCH_BYTES`] that was touched last, so that rows in order do not count it once each. Only for
+    /// estimates: it does no harm that threads overwrite each other's.
+    last_stretch: AtomicUsize,
+}
+
+impl Mapped {
+    /// Maps a whole file.
+    pub fn open(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        let read_error = |e: io::Error| Error::io(&name, &e);
+        // Asked before opening: opening a pipe would wait for its writer.
+        let kind = std::fs::metadata(path).map_err(read_error)?.file_type();
+        if kind.is_dir() {
+            return Err(Error::data(format!("{name}: is a directory: name the files in it, such as {name}/*.bin")));
+        }
+        if !kind.is_file() {
+            return Err(Error::data(format!("{name}: is not a regular file, so it cannot be read in any order")));
+        }
+        let file = File::open(path).map_err(read_error)?;
+        let length = file.metadata().map_err(read_error)?.len();
+        if usize::try_from(length).is_err() {
+            return Err(Error::data(format!("{name}: {length} bytes are more than this machine can address")));
+        }
+        let map = if length == 0 {
+            None
+        } else {
+            // SAFETY: a mapping must not change while it is borrowed. This process maps the file read-only and never writes
+            // it, so only somebody else could, which the module documentation forbids. Where it happens all the same, the
+            // bytes are only copied or parsed as plain integers (`bytes`, `append_to`), for which any content will do, and
+            // `check` looks for a file that was shortened.
+            Some(unsafe { Mmap::map(&file) }.map_err(read_error)?)
+        };
+        Ok(Self { name: name.into(), file, map, last_stretch: AtomicUsize::new(UNTOUCHED) })
+    }
+
+    /// The path, for messages.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> &[u8] {
+        self.map.as_deref().unwrap_or_default()
+    }
+
+    /// Bytes it had when it was opened.
+    pub fn len(&self) -> usize {
+        self.bytes().len()
+    }
+
+    /// Refuses a file that has become shorter. To be called before each round of reading.
+    pub fn check(&self) -> Result<()> {
+        let now = self.file.metadata().map_err(|e| Error::io(&self.name, &e))?.len();
+        if now >= self.len() as u64 {
+            return Ok(());
+        }
+        let fact = format!(
+            "had {} bytes and now has {now}: do not rewrite a file while it is read, write another and rename it",
+            self.len()
+        );
+        Err(Error::io(&self.name, &io::Error::new(io::ErrorKind::UnexpectedEof, fact)))
+    }
+
+    /// Copies some bytes to the end of a buffer. Returns by how much resident memory may have grown.
+    pub fn append_to(&self, range: Range<usize>, buffer: &mut Vec<u8>) -> usize {
+        buffer.extend_from_slice(&self.bytes()[range.clone()]);
+        if range.is_empty() {
+            return 0;
+        }
+        let (first, last) = (range.start / TOUCH_BYTES, (range.end - 1) / TOUCH_BYTES);
+        let known = self.last_stretch.swap(last, Ordering::Relaxed) == first;
+        (last + 1 - first - usize::from(known)) * TOUCH_BYTES
+    }
+
+    /// Hands all pages back to the kernel, if any was touched since the last time.
+    pub fn release(&self) {
+        if self.last_stretch.swap(UNTOUCHED, Ordering::Relaxed) == UNTOUCHED {
+            return;
+        }
+        #[cfg(target_os = "linux")]
+        if let Some(map) = &self.map {
+            // SAFETY: on Linux this makes anonymous and private memory forget what was written to it. This mapping is of a
+            // file, shared and read-only (`Mmap::map` in `open`): nothing was written, and the next touch, by any thread,
+            // finds the file's bytes again. A failure leaves pages where they are.
+            let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+        }
+    }
+
+    /// What a manifest says of the file: its name without the folder, its size, a digest of its first and last 64 KiB.
+    pub fn entry(&self) -> FileEntry {
+        let (bytes, ends) = (self.bytes(), self.len().min(DIGEST_BYTES));
+        FileEntry {
+            name: file_name(&self.name),
+            bytes: bytes.len() as u64,
+            digest: Digest::new().part(&bytes[..ends]).part(&bytes[bytes.len() - ends..]).finish(),
+        }
+    }
+}
+
+fn file_name(path: &str) -> String {
+    Path::new(path).file_name().map_or_else(|| path.into(), |name| name.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn a_copy_in_another_folder_has_the_same_entry_and_a_change_at_either_end_shows() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |place: &str, bytes: &[u8]| {
+            let path = folder.path().join(place).join("a.bin");
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, bytes).unwrap();
+            Mapped::open(&path).unwrap().entry()
+        };
+        let mut bytes = vec![7; 200_000];
+        let entry = write("here", &bytes);
+        assert_eq!((entry.name.as_str(), entry.bytes), ("a.bin", 200_000));
+        assert_eq!(entry, write("there", &bytes));
+        for at in [0, DIGEST_BYTES - 1, 200_000 - DIGEST_BYTES, 199_999] {
+            bytes[at] = 8;
+            assert_ne!(entry.digest, write("there", &bytes).digest, "byte {at}");
+            bytes[at] = 7;
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Mapped::open(folder.path()).unwrap_err();
+        assert!(error.to_string().ends_with("/*.bin") && error.to_string().contains("is a directory"), "{error}");
+        let error = Mapped::open(&folder.path().join("none.bin")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("none.bin"), "{error}");
+        let empty = folder.path().join("empty.bin");
+        File::create(&empty).unwrap();
+        assert_eq!(Mapped::open(&empty).unwrap().bytes(), b"");
+    }
+
+    #[test]
+    fn a_file_that_became_shorter_is_an_error_and_a_longer_one_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.bin");
+        std::fs::write(&path, [1; 100]).unwrap();
+        let mapped = Mapped::open(&path).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(120).unwrap();
+        mapped.check().unwrap();
+        file.set_len(99).unwrap();
+        let error = mapped.check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("had 100 bytes and now has 99"), "{error}");
+    }
+
+    #[test]
+    fn rows_in_order_count_what_they_touch_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.bin");
+        File::create(&path).unwrap().set_len(3 * TOUCH_BYTES as u64).unwrap();
+        let mapped = Mapped::open(&path).unwrap();
+        let touch = |range| mapped.append_to(range, &mut Vec::new());
+        let in_order: usize = (0..3 * TOUCH_BYTES).step_by(4096).map(|start| touch(start..start + 4096)).sum();
+        assert_eq!(in_order, 3 * TOUCH_BYTES);
+        assert_eq!(touch(0..1), TOUCH_BYTES);
+        assert_eq!(touch(TOUCH_BYTES - 1..TOUCH_BYTES + 1), TOUCH_BYTES);
+        assert_eq!(touch(5..5), 0);
+        mapped.release();
+        assert_eq!(touch(TOUCH_BYTES..TOUCH_BYTES + 1), TOUCH_BYTES);
+    }
+}
