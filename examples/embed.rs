@@ -36,12 +36,12 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let answers = learner.log_likelihoods(probes.clone()).await?; // waits its turn between two batches
         let progress = learner.progress(); // never waits
         if progress.step >= next {
+            let [first, last] = answers[..] else { return Err("two rows have two answers".into()) };
+            print!("{:>4} batches: a row of the first hour {first:>7.2}, of the last {last:>7.2}", progress.step);
+            // How well it foretold the batches it has learned from since.
             println!(
-                "{:>4} batches: a row of the first hour {:>7.2}, of the last {:>7.2}, foretold {:>7.2}",
-                progress.step,
-                answers[0],
-                answers[1],
-                progress.prequential.recent_mean().unwrap_or(f64::NAN)
+                "{}",
+                progress.prequential.recent_mean().map_or(String::new(), |mean| format!(", foretold {mean:.2}"))
             );
             next += 50;
         }
@@ -49,8 +49,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     feeding.await??;
 
     // Parameters, optimizer and counters of one moment, in a folder that appears whole or not at all.
-    let folder = std::env::temp_dir().join(format!("anemone-embed-{}", std::process::id()));
-    let path = checkpoint::write(&folder, &learner.snapshot().await?, &Identity::default(), &Default::default())?;
+    let folder = tempfile::tempdir()?;
+    let path = checkpoint::write(folder.path(), &learner.snapshot().await?, &Identity::default(), &Default::default())?;
     let before = learner.log_likelihoods(probes.clone()).await?;
     learner.close().await?;
 
@@ -59,7 +59,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let learner = start(&circuit, Some(&checkpoint))?;
     let after = learner.log_likelihoods(probes).await?;
     println!("before {before:?}\nafter  {after:?}, at row {}", learner.progress().cursor.row);
-    std::fs::remove_dir_all(folder)?;
     if before == after { Ok(()) } else { Err("the checkpoint is not what was learned".into()) }
 }
 

@@ -116,7 +116,6 @@ pub(super) struct Contents<'a> {
 
 pub(super) fn write_folder(target: &Path, contents: &Contents<'_>) -> Result<()> {
     contents.params.check(contents.circuit)?;
-    let optimizer = contents.optimizer.map(counters).transpose()?;
     publish(target, &[META, CIRCUIT, MODEL, OPTIMIZER], |folder| {
         let structure = write_circuit(contents.circuit, None);
         let mut files = BTreeMap::from([
@@ -131,7 +130,7 @@ pub(super) fn write_folder(target: &Path, contents: &Contents<'_>) -> Result<()>
             anemone: env!("CARGO_PKG_VERSION").to_string(),
             identity: contents.identity.clone(),
             progress: contents.progress.clone(),
-            optimizer,
+            optimizer: contents.optimizer.map(counters),
             extra: contents.extra.clone(),
             files,
         })?;
@@ -140,12 +139,9 @@ pub(super) fn write_folder(target: &Path, contents: &Contents<'_>) -> Result<()>
     })
 }
 
-fn counters(state: &OptimizerState) -> Result<OptimizerCounters> {
-    if let Some((name, value)) = state.numbers.iter().find(|(_, value)| !value.is_finite()) {
-        return Err(Error::state(format!("the optimizer's `{name}` is {value}, which cannot be saved")));
-    }
+fn counters(state: &OptimizerState) -> OptimizerCounters {
     let OptimizerState { optimizer, counters, numbers, .. } = state;
-    Ok(OptimizerCounters { optimizer: optimizer.clone(), counters: counters.clone(), numbers: numbers.clone() })
+    OptimizerCounters { optimizer: optimizer.clone(), counters: counters.clone(), numbers: numbers.clone() }
 }
 
 /// Reads a checkpoint, or a model, and checks every byte of it.
@@ -198,9 +194,15 @@ const BEFORE_HASH: &str = ",\n\"sha256\": \"";
 const AFTER_HASH: &str = "\"\n}\n";
 
 fn frame(meta: &CheckpointMeta) -> Result<String> {
-    let body = serde_json::to_string_pretty(meta).map_err(|e| Error::state(format!("cannot be saved: {e}")))?;
+    let body = serde_json::to_string_pretty(meta).map_err(|e| Error::state(format!("{META}: cannot be saved: {e}")))?;
     let hash = Digest::of(body.as_bytes());
-    Ok([BEFORE_BODY, &body, BEFORE_HASH, &hash, AFTER_HASH].concat())
+    let text = [BEFORE_BODY, &body, BEFORE_HASH, &hash, AFTER_HASH].concat();
+    // JSON has no NaN: better to hear of one now than on the day the checkpoint is needed.
+    match unframe(text.as_bytes(), META) {
+        Ok(again) if again == *meta => Ok(text),
+        Ok(_) => Err(Error::state(format!("{META}: cannot be saved: it would come back changed"))),
+        Err(e) => Err(Error::state(format!("{META}: cannot be saved: {e}"))),
+    }
 }
 
 fn unframe(text: &[u8], place: &str) -> Result<CheckpointMeta> {
