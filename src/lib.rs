@@ -10,6 +10,7 @@
 //! * [`circuit`]: what a circuit is; [`structure`]: the shapes people use; [`plan`]: a circuit as a flat program.
 //! * [`backend`]: a circuit on a device: likelihoods, flows, updates.
 //! * [`optim`]: optimizers, short programs for a backend.
+//! * [`telemetry`]: metrics of a run.
 //! * [`cli`]: the command line.
 //!
 //! The README has a complete example; `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the formulas.
@@ -29,6 +30,7 @@ pub mod plan;
 pub mod rng;
 pub mod source;
 pub mod structure;
+pub mod telemetry;
 
 pub use error::{Error, ErrorKind, Result};
 

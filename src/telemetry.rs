@@ -1,0 +1,201 @@
+//! Metrics: what they are called, what they count, and what question they answer.
+//!
+//! Names are constants here and nowhere else. They are recorded once a batch, through the `metrics` facade, which costs
+//! next to nothing while nobody listens; [`install`] makes this process listen, [`serve`] shows what it heard to
+//! Prometheus.
+
+mod server;
+
+use metrics::Unit;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+pub use server::{Server, parse_address, serve};
+
+use crate::error::{Error, Result};
+
+/// What a metric does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+/// A metric: name, kind, unit, and what it tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// The name, with its unit where it has one.
+    pub name: &'static str,
+    /// What it does.
+    pub kind: Kind,
+    /// What it counts.
+    pub unit: Unit,
+    /// What it tells.
+    pub meaning: &'static str,
+}
+
+/// Rows learned from.
+pub const ROWS: &str = "anemone_rows_total";
+/// Batches learned from.
+pub const BATCHES: &str = "anemone_batches_total";
+/// Updates of the parameters.
+pub const UPDATES: &str = "anemone_updates_total";
+/// Bytes that sources delivered, before decoding.
+pub const BYTES_READ: &str = "anemone_read_bytes_total";
+/// Records that were left out because they could not be read or decoded.
+pub const DECODE_ERRORS: &str = "anemone_bad_records_total";
+/// Rows of probability zero.
+pub const IMPOSSIBLE_ROWS: &str = "anemone_impossible_rows_total";
+/// Seconds that a stage waited; labels `stage` and `side` (`input`: starved, `output`: held up).
+pub const STAGE_WAIT: &str = "anemone_stage_wait_seconds_total";
+/// Bytes of rows on their way.
+pub const QUEUE_BYTES: &str = "anemone_queue_bytes";
+/// Mean log-likelihood of all rows when they were first seen.
+pub const PREQUENTIAL_LL: &str = "anemone_prequential_log_likelihood_nats";
+/// Mean log-likelihood of the last batch, before its update.
+pub const BATCH_LL: &str = "anemone_batch_log_likelihood_nats";
+/// Mean log-likelihood of held-out rows.
+pub const VALID_LL: &str = "anemone_valid_log_likelihood_nats";
+/// Seconds that a batch took on the device.
+pub const STEP_SECONDS: &str = "anemone_step_seconds";
+/// The step size of the last update.
+pub const STEP_SIZE: &str = "anemone_step_size";
+/// Seconds that the last checkpoint took.
+pub const CHECKPOINT_SECONDS: &str = "anemone_checkpoint_seconds";
+/// When the last checkpoint was written.
+pub const CHECKPOINT_TIME: &str = "anemone_checkpoint_timestamp_seconds";
+/// Epochs that are over.
+pub const EPOCH: &str = "anemone_epoch";
+/// Windows of the current epoch that are over.
+pub const CURSOR_WINDOW: &str = "anemone_cursor_window";
+/// Rows of the current window that were delivered.
+pub const CURSOR_ROW: &str = "anemone_cursor_row";
+
+/// Label of [`STAGE_WAIT`]: which stage.
+pub const STAGE: &str = "stage";
+/// Label of [`STAGE_WAIT`]: `input` or `output`.
+pub const SIDE: &str = "side";
+
+/// All metrics, with the question that each answers.
+pub const METRICS: [Metric; 18] = [
+    counter(ROWS, Unit::Count, "rows learned from"),
+    counter(BATCHES, Unit::Count, "batches learned from"),
+    counter(UPDATES, Unit::Count, "updates of the parameters"),
+    counter(BYTES_READ, Unit::Bytes, "bytes that sources delivered, before decoding: is it the disk or the network?"),
+    counter(DECODE_ERRORS, Unit::Count, "records left out because they could not be read: is the data damaged?"),
+    counter(IMPOSSIBLE_ROWS, Unit::Count, "rows of probability zero: is there too little smoothing?"),
+    counter(
+        STAGE_WAIT,
+        Unit::Seconds,
+        "seconds that a stage waited for its input or for room at its output: what bounds the run?",
+    ),
+    gauge(QUEUE_BYTES, Unit::Bytes, "bytes of rows on their way: is the memory budget used?"),
+    gauge(PREQUENTIAL_LL, Unit::Count, "mean log-likelihood of all rows when they were first seen, nats a row"),
+    gauge(
+        BATCH_LL,
+        Unit::Count,
+        "mean log-likelihood of the last batch before its update, nats a row: is it still learning?",
+    ),
+    gauge(VALID_LL, Unit::Count, "mean log-likelihood of held-out rows, nats a row: does it generalise?"),
+    histogram(STEP_SECONDS, Unit::Seconds, "seconds that a batch took on the device: is it slower than it was?"),
+    gauge(STEP_SIZE, Unit::Count, "step size of the last update"),
+    gauge(CHECKPOINT_SECONDS, Unit::Seconds, "seconds that the last checkpoint took: does it hold up the run?"),
+    gauge(
+        CHECKPOINT_TIME,
+        Unit::Seconds,
+        "when the last checkpoint was written, in Unix time: how much would a crash lose?",
+    ),
+    gauge(EPOCH, Unit::Count, "epochs that are over"),
+    gauge(CURSOR_WINDOW, Unit::Count, "windows of the current epoch that are over: how far is it?"),
+    gauge(CURSOR_ROW, Unit::Count, "rows of the current window that were delivered: how far is it?"),
+];
+
+const fn counter(name: &'static str, unit: Unit, meaning: &'static str) -> Metric {
+    Metric { name, kind: Kind::Counter, unit, meaning }
+}
+
+const fn gauge(name: &'static str, unit: Unit, meaning: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, unit, meaning }
+}
+
+const fn histogram(name: &'static str, unit: Unit, meaning: &'static str) -> Metric {
+    Metric { name, kind: Kind::Histogram, unit, meaning }
+}
+
+/// Steps take from a millisecond to a minute.
+const STEP_BUCKETS: [f64; 14] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 180.0];
+
+/// Tells the recorder in use what every metric means.
+pub fn describe_all() {
+    for Metric { name, kind, unit, meaning } in METRICS {
+        match kind {
+            Kind::Counter => metrics::describe_counter!(name, unit, meaning),
+            Kind::Gauge => metrics::describe_gauge!(name, unit, meaning),
+            Kind::Histogram => metrics::describe_histogram!(name, unit, meaning),
+        }
+    }
+}
+
+/// Makes this process keep its metrics. Once: a second recorder is refused.
+pub fn install() -> Result<PrometheusHandle> {
+    let recorder = builder()?.build_recorder();
+    let handle = recorder.handle();
+    metrics::set_global_recorder(recorder)
+        .map_err(|_| Error::unsupported("metrics are recorded already; a process keeps them once"))?;
+    describe_all();
+    Ok(handle)
+}
+
+fn builder() -> Result<PrometheusBuilder> {
+    PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Full(STEP_SECONDS.to_string()), &STEP_BUCKETS)
+        .map_err(|e| Error::option(format!("{STEP_SECONDS}: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_say_their_unit() {
+        for (i, metric) in METRICS.iter().enumerate() {
+            assert!(METRICS[..i].iter().all(|other| other.name != metric.name), "{}", metric.name);
+            assert!(metric.name.starts_with("anemone_") && !metric.meaning.is_empty());
+            assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
+            let word = match metric.unit {
+                Unit::Bytes => "bytes",
+                Unit::Seconds => "seconds",
+                _ => "",
+            };
+            assert!(metric.name.contains(word), "{} does not say {word}", metric.name);
+        }
+    }
+
+    #[test]
+    fn what_was_recorded_is_rendered_with_its_meaning() {
+        let recorder = builder().unwrap().build_recorder();
+        let handle = recorder.handle();
+        metrics::with_local_recorder(&recorder, || {
+            describe_all();
+            metrics::counter!(ROWS).increment(512);
+            metrics::counter!(STAGE_WAIT, STAGE => "decode", SIDE => "input").increment(2);
+            metrics::gauge!(VALID_LL).set(-3.5);
+            metrics::histogram!(STEP_SECONDS).record(0.02);
+        });
+        let text = handle.render();
+        for line in [
+            "# HELP anemone_rows_total rows learned from",
+            "# TYPE anemone_rows_total counter",
+            "anemone_rows_total 512",
+            "anemone_stage_wait_seconds_total{stage=\"decode\",side=\"input\"} 2",
+            "anemone_valid_log_likelihood_nats -3.5",
+            "anemone_step_seconds_bucket{le=\"0.03\"} 1",
+            "anemone_step_seconds_bucket{le=\"0.01\"} 0",
+        ] {
+            assert!(text.lines().any(|l| l.starts_with(line)), "no `{line}` in:\n{text}");
+        }
+    }
+}
