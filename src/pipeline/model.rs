@@ -1,0 +1,352 @@
+//! `[circuit]` becomes a [`Circuit`] over the rows that a decoder makes.
+//!
+//! Hidden Chow–Liu trees are learned from a sample of rows, which the caller reads first ([`needs_sample`]); everything
+//! else needs only the shape of a row. The same spec, shape and sample give the same circuit. [`estimate`] says what it
+//! will take before anything is allocated. Called by `run` and by `anemone check`.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::spec::{CircuitSpec, InputKind, ModelSpec, PdSpec, TyingSpec, expand_path};
+use crate::circuit::{Categorical, Circuit, DiscreteLogistic, Distribution, Gaussian, Params, json};
+use crate::data::Batch;
+use crate::decode::{RowShape, ValueKind};
+use crate::error::{Error, Result};
+use crate::optim::OptimizerSpec;
+use crate::plan::Plan;
+use crate::structure::{
+    HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, factor_latents, hclt, hmm, monarch_hmm,
+    mutual_information, pd, pdhclt, rat_spn,
+};
+
+/// How deep a RAT-SPN is where nothing is said and there are variables enough.
+const DEFAULT_DEPTH: usize = 4;
+
+/// Pieces that a line, and the side of an image, are cut into where nothing is said.
+const PIECES_OF_A_LINE: usize = 16;
+const PIECES_OF_A_SIDE: usize = 4;
+
+/// Whether the structure is learned from rows.
+pub fn needs_sample(spec: &CircuitSpec) -> bool {
+    matches!(spec.model, ModelSpec::Hclt { .. } | ModelSpec::Pdhclt(_))
+}
+
+/// Builds the circuit. `sample` are rows to learn a tree from.
+pub fn build_circuit(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>) -> Result<Circuit> {
+    build(spec, shape, sample).map_err(|e| e.at("circuit"))
+}
+
+fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>) -> Result<Circuit> {
+    if let ModelSpec::File { path } = &spec.model {
+        let (circuit, _) = json::load(Path::new(&expand_path(path)?))?;
+        return check_fits(circuit, shape).map_err(|e| e.at(path));
+    }
+    let distribution = input(spec, shape.values)?;
+    let each = |_: usize| distribution.clone();
+    let num_vars = shape.num_vars;
+    let sample = || {
+        sample.ok_or_else(|| {
+            Error::option(format!("model = {}: needs rows to learn its structure from", spec.model.name()))
+        })
+    };
+    match &spec.model {
+        ModelSpec::Hmm { latents, tying } => {
+            let tying = match tying {
+                TyingSpec::Homogeneous => Tying::Homogeneous,
+                TyingSpec::Inhomogeneous => Tying::Inhomogeneous,
+            };
+            hmm(num_vars, *latents, distribution.clone(), tying)
+        }
+        ModelSpec::MonarchHmm { latents, factors } => {
+            let factors = factors.map_or_else(|| factor_latents(*latents), Ok)?;
+            monarch_hmm(num_vars, factors, distribution.clone())
+        }
+        ModelSpec::Hclt { latents, tie_inputs } => {
+            let tree = Tree::chow_liu(&mutual_information(sample()?, MutualInformation::Auto)?)?;
+            hclt(&tree, *latents, each, HcltOptions { tie_inputs: *tie_inputs })
+        }
+        ModelSpec::Pd(options) => {
+            let (grid, options) = pd_options(options, spec.seed, shape)?;
+            pd(&grid, &options, each)
+        }
+        ModelSpec::Pdhclt(options) => {
+            let (grid, options) = pd_options(options, spec.seed, shape)?;
+            pdhclt(sample()?, &grid, &options, MutualInformation::Auto, each)
+        }
+        ModelSpec::RatSpn { latents, depth, repetitions, pieces } => {
+            let deepest = num_vars.checked_ilog(*pieces).unwrap_or(0) as usize;
+            let depth = depth.unwrap_or(DEFAULT_DEPTH.min(deepest));
+            let (latents, repetitions, pieces, seed) = (*latents, *repetitions, *pieces, spec.seed);
+            rat_spn(num_vars, &RatSpnOptions { latents, depth, repetitions, pieces, seed }, each)
+        }
+        ModelSpec::File { .. } => unreachable!("read above"),
+    }
+}
+
+/// The parameters to start from: random, or those of the circuit's file.
+pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit) -> Result<Params> {
+    if let ModelSpec::File { path } = &spec.model {
+        let (_, params) = json::load(Path::new(&expand_path(path)?))?;
+        if let Some(params) = params {
+            params.check(circuit).map_err(|e| e.at(path))?;
+            return Ok(params);
+        }
+    }
+    Params::random(circuit, spec.seed, spec.perturbation).map_err(|e| e.at("circuit"))
+}
+
+/// The distribution of every variable.
+fn input(spec: &CircuitSpec, values: ValueKind) -> Result<Arc<dyn Distribution>> {
+    let default = match values {
+        ValueKind::Categories(_) => InputKind::Categorical,
+        ValueKind::Reals => InputKind::Gaussian,
+    };
+    let refuse =
+        |name: &str| Err(Error::option(format!("input = \"{name}\": needs categories, and the rows are real numbers")));
+    match (spec.input.unwrap_or(default), values) {
+        (InputKind::Categorical, ValueKind::Categories(cats)) => Ok(Categorical::new(cats)?),
+        (InputKind::Categorical, ValueKind::Reals) => refuse("categorical"),
+        (InputKind::DiscreteLogistic, ValueKind::Categories(cats)) => {
+            Ok(DiscreteLogistic::new(cats, (-1.0, 1.0), spec.min_std)?)
+        }
+        (InputKind::DiscreteLogistic, ValueKind::Reals) => refuse("discrete-logistic"),
+        (InputKind::Gaussian, _) => Ok(Gaussian::new(spec.min_std, 0.0)?),
+    }
+}
+
+/// The grid of the variables, and where it may be cut.
+fn pd_options(spec: &PdSpec, seed: u64, shape: &RowShape) -> Result<(Vec<usize>, PdOptions)> {
+    let grid = spec.shape.clone().or_else(|| shape.grid.clone()).unwrap_or_else(|| vec![shape.num_vars]);
+    let on_grid = grid.iter().try_fold(1usize, |product, &axis| product.checked_mul(axis));
+    if on_grid != Some(shape.num_vars) {
+        return Err(Error::option(format!("shape = {grid:?}: must hold the {} variables of a row", shape.num_vars)));
+    }
+    let intervals = spec.intervals.clone().unwrap_or_else(|| default_intervals(&grid));
+    if intervals.len() != grid.len() {
+        return Err(Error::option(format!(
+            "intervals = {intervals:?}: must have one number for each axis of {grid:?}"
+        )));
+    }
+    let options = PdOptions {
+        max_product_connections: spec.max_product_connections,
+        block_size: spec.block_size,
+        seed,
+        ..PdOptions::new(intervals, spec.latents)
+    };
+    Ok((grid, options))
+}
+
+/// A line is cut into at most 16 pieces, the sides of an image into at most 4; its colours stay together.
+fn default_intervals(grid: &[usize]) -> Vec<usize> {
+    let interval = |(axis, &length): (usize, &usize)| match (grid.len(), axis) {
+        (1, _) => length.div_ceil(PIECES_OF_A_LINE),
+        (3.., 2..) => length,
+        _ => length.div_ceil(PIECES_OF_A_SIDE),
+    };
+    grid.iter().enumerate().map(interval).collect()
+}
+
+/// Refuses a circuit of a file that is not over such rows. Categories are checked batch by batch anyway.
+fn check_fits(circuit: Circuit, shape: &RowShape) -> Result<Circuit> {
+    if circuit.num_vars() == shape.num_vars {
+        return Ok(circuit);
+    }
+    Err(Error::option(format!(
+        "the circuit has {} variables, a row has {}: change [decode] or the circuit",
+        circuit.num_vars(),
+        shape.num_vars
+    )))
+}
+
+/// Bytes that a run will take, by what takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MemoryEstimate {
+    /// The parameters.
+    pub parameters: u64,
+    /// What the optimizer keeps: flows, momentum, moments, one number a param row.
+    pub optimizer: u64,
+    /// Values and flows of the rows that are worked on at once.
+    pub activations: u64,
+    /// Rows on their way.
+    pub pipeline: u64,
+}
+
+impl MemoryEstimate {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        [self.parameters, self.optimizer, self.activations, self.pipeline].into_iter().fold(0, u64::saturating_add)
+    }
+}
+
+/// What a run with batches of `batch_rows` will take, under the budgets of the backend and of the pipeline.
+pub fn estimate(
+    circuit: &Circuit,
+    optimizer: &OptimizerSpec,
+    batch_rows: usize,
+    backend_budget: u64,
+    pipeline_budget: u64,
+) -> MemoryEstimate {
+    let layout = circuit.layout();
+    let per_row = Plan::new(circuit).bytes_per_row() as u64;
+    let wanted = per_row.saturating_mul(batch_rows as u64);
+    MemoryEstimate {
+        parameters: 4 * layout.num_values() as u64,
+        optimizer: optimizer_bytes(optimizer, layout.num_stats() as u64, layout.num_rows() as u64),
+        activations: wanted.min(backend_budget).max(per_row), // one row is worked on whatever the budget
+        pipeline: pipeline_budget,
+    }
+}
+
+/// Flow buffers have 4 bytes a number, those that sum up many batches 8; row buffers 8.
+fn optimizer_bytes(optimizer: &OptimizerSpec, stats: u64, rows: u64) -> u64 {
+    let pending = |batches_per_update: u64| if batches_per_update > 1 { 8 * stats } else { 0 };
+    match optimizer {
+        OptimizerSpec::Anemone(spec) => 4 * stats + pending(spec.batches_per_update) + 8 * rows,
+        OptimizerSpec::FullBatchEm(_) => 8 * stats,
+        OptimizerSpec::MiniBatchEm(spec) => 4 * stats + pending(spec.batches_per_update) + 8 * rows,
+        OptimizerSpec::StepwiseEm(spec) => 4 * stats + pending(spec.batches_per_update) + 16 * rows,
+        OptimizerSpec::Adam(spec) => 12 * stats + pending(spec.batches_per_update) + 8 * rows,
+        OptimizerSpec::Sgd(spec) => 4 * stats + pending(spec.batches_per_update) + 8 * rows,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::cpu::{CpuBackend, CpuOptions};
+    use crate::backend::{Backend, FlowPrecision, FlowsId, RowsId, Tensor};
+    use crate::pipeline::spec::PipelineSpec;
+    use crate::rng::Rng;
+
+    fn spec(circuit: &str) -> CircuitSpec {
+        let text = format!("[source]\nfiles = \"a.parquet\"\n[circuit]\n{circuit}");
+        PipelineSpec::parse(&text, "p.toml").unwrap().circuit
+    }
+
+    fn shape(num_vars: usize, values: ValueKind, grid: Option<Vec<usize>>) -> RowShape {
+        RowShape { num_vars, values, grid }
+    }
+
+    fn rows(num_vars: usize, cats: usize) -> Batch {
+        let mut rng = Rng::new(3);
+        let values: Vec<u8> = (0..40 * num_vars).map(|_| rng.below(cats) as u8).collect();
+        Batch::from_rows(&values, num_vars).unwrap()
+    }
+
+    #[test]
+    fn every_model_builds_and_is_over_the_variables_of_a_row() {
+        let grid = shape(48, ValueKind::Categories(4), Some(vec![4, 4, 3]));
+        let sample = rows(48, 4);
+        for (text, sampled) in [
+            ("model = \"hmm\"\nlatents = 4", false),
+            ("model = \"hmm\"\nlatents = 4\ntying = \"inhomogeneous\"", false),
+            ("model = \"monarch-hmm\"\nlatents = 12", false),
+            ("model = \"monarch_hmm\"\nfactors = [2, 5]", false),
+            ("model = \"hclt\"\nlatents = 4", true),
+            ("model = \"hclt\"\nlatents = 4\ntie_inputs = true", true),
+            ("model = \"pd\"\nlatents = 4", false),
+            ("model = \"pd\"\nlatents = 4\nshape = [6, 8]\nintervals = [3, 4]", false),
+            ("model = \"pdhclt\"\nlatents = 4", true),
+            ("model = \"rat-spn\"\nlatents = 4", false),
+            ("model = \"hmm\"\nlatents = 4\ninput = \"discrete-logistic\"", false),
+        ] {
+            let spec = spec(text);
+            assert_eq!(needs_sample(&spec), sampled, "{text}");
+            let circuit = build_circuit(&spec, &grid, sampled.then_some(&sample)).expect(text);
+            assert_eq!(circuit.num_vars(), 48, "{text}");
+            initial_params(&spec, &circuit).unwrap().check(&circuit).unwrap();
+            circuit.check_batch(&sample).expect(text);
+        }
+    }
+
+    #[test]
+    fn a_tree_without_rows_and_a_grid_that_does_not_fit_are_refused() {
+        let line = shape(10, ValueKind::Categories(2), None);
+        for (text, words) in [
+            ("model = \"hclt\"", "needs rows"),
+            ("model = \"pd\"\nshape = [3, 4]", "must hold the 10 variables"),
+            ("model = \"pd\"\nintervals = [3, 4]", "one number for each axis of [10]"),
+            ("model = \"monarch-hmm\"\nlatents = 7", "a prime"),
+            ("model = \"rat-spn\"\ndepth = 9", "must be at most 3"),
+        ] {
+            let error = build_circuit(&spec(text), &line, None).unwrap_err().to_string();
+            assert!(error.starts_with("circuit") && error.contains(words), "{text}: {error}");
+        }
+        let reals = shape(10, ValueKind::Reals, None);
+        assert!(build_circuit(&spec("input = \"categorical\""), &reals, None).is_err());
+        assert!(build_circuit(&spec("latents = 2"), &reals, None).is_ok(), "reals are Gaussian by default");
+    }
+
+    #[test]
+    fn a_circuit_of_a_file_keeps_its_parameters() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("circuit.json");
+        let made = spec("latents = 3\nseed = 9");
+        let shape = shape(4, ValueKind::Categories(2), None);
+        let circuit = build_circuit(&made, &shape, None).unwrap();
+        let params = initial_params(&made, &circuit).unwrap();
+        json::save(&path, &circuit, Some(&params)).unwrap();
+        let file = spec(&format!("model = \"file\"\npath = '{}'", path.display()));
+        let again = build_circuit(&file, &shape, None).unwrap();
+        assert_eq!(initial_params(&file, &again).unwrap(), params);
+        let wide = RowShape { num_vars: 5, ..shape };
+        let error = build_circuit(&file, &wide, None).unwrap_err().to_string();
+        assert!(error.contains("has 4 variables, a row has 5"), "{error}");
+    }
+
+    #[test]
+    fn default_cuts_keep_lines_images_and_colours_small() {
+        assert_eq!(default_intervals(&[805]), [51]);
+        assert_eq!(default_intervals(&[7]), [1]);
+        assert_eq!(default_intervals(&[16, 16, 3]), [4, 4, 3]);
+        assert_eq!(default_intervals(&[28, 28]), [7, 7]);
+    }
+
+    /// Bytes of all flow and row buffers of a backend: handles are numbered from 0.
+    fn buffer_bytes(backend: &mut CpuBackend) -> u64 {
+        let (flows, rows) = (backend.new_flows(FlowPrecision::Single).unwrap(), backend.new_rows().unwrap());
+        let flows = (0..flows.index).map(|index| backend.save_flows(FlowsId { index, ..flows }));
+        let rows = (0..rows.index).map(|index| backend.save_rows(RowsId { index, ..rows }));
+        let bytes = flows.chain(rows).map(|tensor| match tensor.unwrap() {
+            Tensor::F32(values) => 4 * values.len() as u64,
+            Tensor::F64(values) => 8 * values.len() as u64,
+        });
+        bytes.sum()
+    }
+
+    #[test]
+    fn the_estimate_counts_every_buffer_of_an_optimizer() {
+        let circuit =
+            Arc::new(build_circuit(&spec("latents = 3"), &shape(4, ValueKind::Categories(5), None), None).unwrap());
+        let layout = circuit.layout().clone();
+        let (stats, rows) = (layout.num_stats() as u64, layout.num_rows() as u64);
+        let params = Params::random(&circuit, 1, 2.0).unwrap();
+        for name in ["anemone", "full_batch_em", "mini_batch_em", "stepwise_em", "adam", "sgd"] {
+            for batches in [1, 2] {
+                let text = match name {
+                    "full_batch_em" => "[learn]\noptimizer = \"full_batch_em\"".to_string(),
+                    _ => format!("[learn]\noptimizer = \"{name}\"\nbatches_per_update = {batches}"),
+                };
+                let text = format!("[source]\nfiles = \"a.parquet\"\n{text}");
+                let optimizer = PipelineSpec::parse(&text, "p.toml").unwrap().learn.optimizer;
+                let mut backend = CpuBackend::new(circuit.clone(), &params, &CpuOptions::default()).unwrap();
+                optimizer.build(&mut backend).unwrap();
+                assert_eq!(optimizer_bytes(&optimizer, stats, rows), buffer_bytes(&mut backend), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn activations_stay_under_the_budget() {
+        let circuit = build_circuit(&spec("latents = 3"), &shape(4, ValueKind::Categories(5), None), None).unwrap();
+        let optimizer = OptimizerSpec::FullBatchEm(crate::optim::FullBatchEmSpec::default());
+        let small = estimate(&circuit, &optimizer, 1, 1 << 30, 7);
+        let large = estimate(&circuit, &optimizer, 1_000_000, 1 << 20, 7);
+        assert!(small.activations > 0 && small.activations < 10_000);
+        assert_eq!((large.activations, large.pipeline), (1 << 20, 7));
+        assert_eq!(small.parameters, 4 * circuit.layout().num_values() as u64);
+        assert_eq!(large.total(), large.parameters + large.optimizer + large.activations + 7);
+    }
+}

@@ -1,0 +1,224 @@
+//! What a run tells whoever watches it.
+//!
+//! The training loop sends an [`Event`] whenever something happens; an [`Observer`] shows it. The same structs are the
+//! lines of `metrics.jsonl`. All likelihoods are in nats per row, before the update that they led to.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Watches a run.
+pub trait Observer: Send {
+    /// Takes note of what happened. Must not block for long: the run waits.
+    fn event(&mut self, event: &Event);
+}
+
+/// Shows nothing.
+impl Observer for () {
+    fn event(&mut self, _: &Event) {}
+}
+
+/// Something that happened in a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// Everything is open and built; the first batch is next.
+    Started(Started),
+    /// A batch was learned from.
+    Step(StepLine),
+    /// Held-out rows were looked at.
+    Validated(Validated),
+    /// A checkpoint was written.
+    Checkpointed {
+        /// Its folder.
+        path: PathBuf,
+    },
+    /// All data was seen once more.
+    EpochEnd(EpochEnd),
+    /// Something a user should know, and that does not stop the run.
+    Warning(String),
+    /// The run is over.
+    Finished(Finished),
+}
+
+/// How a run starts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Started {
+    /// What the run is called.
+    pub name: String,
+    /// Its folder.
+    pub out: PathBuf,
+    /// The checkpoint it goes on from.
+    pub resumed_from: Option<PathBuf>,
+    /// Batches learned from before.
+    pub step: u64,
+    /// What is read, in a few words.
+    pub source: String,
+    /// Rows of an epoch, where that is known beforehand.
+    pub rows: Option<u64>,
+    /// Variables of a row.
+    pub num_vars: usize,
+    /// Which model, in a few words.
+    pub circuit: String,
+    /// Numbers that are learned.
+    pub parameters: u64,
+    /// Which optimizer.
+    pub optimizer: String,
+    /// Epochs to go through, over all resumptions.
+    pub epochs: Option<u64>,
+    /// Batches to learn from, over all resumptions.
+    pub batches: Option<u64>,
+}
+
+/// A batch that was learned from: a line of `metrics.jsonl`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepLine {
+    /// Batches learned from, this one included.
+    pub step: u64,
+    /// Updates of the parameters.
+    pub updates: u64,
+    /// The epoch it belongs to, from 0.
+    pub epoch: u64,
+    /// Rows learned from.
+    pub rows: u64,
+    /// Seconds of learning, over all resumptions.
+    pub seconds: f64,
+    /// Mean log-likelihood of this batch; `None` if none of its rows was possible.
+    pub log_likelihood: Option<f64>,
+    /// Mean log-likelihood of all rows when they were first seen: test, then train. Stays after the first epoch.
+    pub prequential_ll: Option<f64>,
+    /// The latest held-out log-likelihood.
+    pub valid_ll: Option<f64>,
+    /// −log₂ p of this batch per variable.
+    pub bits_per_dim: Option<f64>,
+    /// The step size, if the parameters moved.
+    pub step_size: Option<f64>,
+    /// Rows a second, lately.
+    pub rows_per_second: f64,
+    /// What the run waits for: `source`, `decode` or `learn`.
+    pub bound: String,
+    /// Rows of probability zero so far.
+    pub impossible_rows: u64,
+    /// Records left out so far because they could not be read.
+    pub bad_records: u64,
+}
+
+/// What held-out rows said.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Validated {
+    /// Batches learned from before.
+    pub step: u64,
+    /// Epochs that are over.
+    pub epoch: u64,
+    /// Mean log-likelihood of the rows that have one.
+    pub log_likelihood: Option<f64>,
+    /// −log₂ p per variable.
+    pub bits_per_dim: Option<f64>,
+    /// exp(−log p per variable).
+    pub perplexity: Option<f64>,
+    /// Rows looked at.
+    pub rows: u64,
+    /// Rows among them of probability zero.
+    pub impossible_rows: u64,
+    /// Whether it is the best so far.
+    pub best: bool,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// The end of an epoch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EpochEnd {
+    /// Epochs that are over.
+    pub epoch: u64,
+    /// Batches learned from.
+    pub step: u64,
+    /// Rows learned from.
+    pub rows: u64,
+    /// Mean log-likelihood over the epoch, each batch before its update.
+    pub log_likelihood: Option<f64>,
+    /// Whether the end of the epoch moved the parameters.
+    pub updated: bool,
+    /// Seconds of learning, over all resumptions.
+    pub seconds: f64,
+}
+
+/// How a run ends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Finished {
+    /// Why, in a few words: `3 epochs`, `a signal`.
+    pub reason: String,
+    /// Batches learned from.
+    pub step: u64,
+    /// Epochs that are over.
+    pub epoch: u64,
+    /// Rows learned from.
+    pub rows: u64,
+    /// Seconds of learning, over all resumptions.
+    pub seconds: f64,
+    /// Mean log-likelihood of all rows when they were first seen.
+    pub prequential_ll: Option<f64>,
+    /// The latest held-out log-likelihood.
+    pub valid_ll: Option<f64>,
+    /// The best one.
+    pub best_valid_ll: Option<f64>,
+    /// −log p of the source of synthetic data itself on the held-out rows: nobody does better.
+    pub source_ll: Option<f64>,
+    /// What the run waited for.
+    pub bound: String,
+    /// The last checkpoint.
+    pub checkpoint: Option<PathBuf>,
+}
+
+impl Event {
+    /// The event as one JSON object; its `event` says what it is.
+    pub fn to_json(&self) -> Value {
+        let (name, value) = match self {
+            Self::Started(started) => ("started", json!(started)),
+            Self::Step(line) => ("step", json!(line)),
+            Self::Validated(validated) => ("validated", json!(validated)),
+            Self::Checkpointed { path } => ("checkpointed", json!({ "path": path })),
+            Self::EpochEnd(end) => ("epoch_end", json!(end)),
+            Self::Warning(message) => ("warning", json!({ "message": message })),
+            Self::Finished(finished) => ("finished", json!(finished)),
+        };
+        let mut object = json!({ "event": name });
+        if let (Value::Object(object), Value::Object(value)) = (&mut object, value) {
+            object.extend(value);
+        }
+        object
+    }
+}
+
+/// −log₂ p per variable, of a mean log-likelihood in nats per row.
+pub fn bits_per_dim(log_likelihood: f64, num_vars: usize) -> f64 {
+    -log_likelihood / (num_vars as f64 * std::f64::consts::LN_2)
+}
+
+/// exp(−log p per variable), of a mean log-likelihood in nats per row.
+pub fn perplexity(log_likelihood: f64, num_vars: usize) -> f64 {
+    (-log_likelihood / num_vars as f64).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_one_object_that_says_what_it_is() {
+        let line = StepLine { step: 3, bound: "learn".into(), ..StepLine::default() };
+        let value = Event::Step(line.clone()).to_json();
+        assert_eq!((&value["event"], &value["step"]), (&json!("step"), &json!(3)));
+        assert_eq!(Event::Warning("careful".into()).to_json(), json!({"event": "warning", "message": "careful"}));
+        // A line of metrics.jsonl is read again.
+        let text = serde_json::to_string(&line).unwrap();
+        assert_eq!(serde_json::from_str::<StepLine>(&text).unwrap(), line);
+    }
+
+    #[test]
+    fn a_fair_coin_has_one_bit_and_perplexity_two() {
+        let nats = -10.0 * std::f64::consts::LN_2;
+        assert!((bits_per_dim(nats, 10) - 1.0).abs() < 1e-12);
+        assert!((perplexity(nats, 10) - 2.0).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,261 @@
+//! A pipeline as it is written: a TOML file that reads top to bottom as the data flows.
+//!
+//! ```toml
+//! [source]
+//! files = "${ANEMONE_DATA}/wikitext2/train-*.parquet"
+//! [decode]
+//! kind = "text"
+//! [circuit]
+//! model = "hmm"
+//! ```
+//!
+//! Every other section and key has a default, and [`PipelineSpec::to_toml`] writes all of them out. A key, section or
+//! word that is not known is refused with the nearest one that is; a wrong type or range is refused with what was
+//! expected; both name file and line. `${NAME}` in paths is replaced when they are opened, so that a pipeline can be
+//! written down without the places of one machine.
+//!
+//! What the text says is in `document`, one file a section gives it meaning; `overrides` changes the text before that.
+
+mod circuit;
+mod decode;
+mod document;
+mod expand;
+mod learn;
+mod section;
+mod size;
+mod source;
+
+use std::path::Path;
+
+use serde::{Serialize, Serializer};
+
+pub(crate) use circuit::{COMMON as CIRCUIT_COMMON, MODELS};
+pub use circuit::{CircuitSpec, InputKind, ModelSpec, PdSpec, TyingSpec};
+pub use decode::{DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, GPT2_VOCAB};
+pub(crate) use document::{Document, parse_value};
+pub use expand::{DATA_VARIABLE, expand_path};
+pub use learn::LearnSection;
+pub(crate) use learn::{LIMITS, OPTIMIZERS, default_options};
+pub use size::{parse_size, show_size, write_size};
+pub use source::{DEFAULT_HELD_OUT, Format, STANDARD_INPUT, SourceSpec, ValidateSpec};
+
+use self::section::Section;
+use super::suggest::hint;
+use crate::batcher::OnBad;
+use crate::error::{Error, Result};
+
+/// What is learned from what.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PipelineSpec {
+    /// What the run is called; `None` takes the name of the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Where rows come from.
+    pub source: SourceSpec,
+    /// What they mean.
+    pub decode: DecodeSpec,
+    /// How they are put together.
+    pub batch: BatchSection,
+    /// What learns them.
+    pub circuit: CircuitSpec,
+    /// How it learns.
+    pub learn: LearnSection,
+    /// What it is judged by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validate: Option<ValidateSpec>,
+    /// What is kept.
+    pub checkpoint: CheckpointSpec,
+    /// How the stages run.
+    pub pipeline: StageSpec,
+}
+
+/// `[batch]`: how rows are put together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BatchSection {
+    /// Rows in a batch.
+    pub rows: usize,
+    /// Whether rows come in a random order, another one every epoch.
+    pub shuffle: bool,
+    /// Decides that order.
+    pub seed: u64,
+    /// Whether a last, short batch of an epoch is left out.
+    pub drop_last: bool,
+    /// Bytes of rows among which order is random, where rows cannot be read by number.
+    #[serde(serialize_with = "as_size")]
+    pub shuffle_window: u64,
+}
+
+/// `[checkpoint]`: what is kept, and how often.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CheckpointSpec {
+    /// After every so many batches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_batches: Option<u64>,
+    /// After every so many seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_seconds: Option<f64>,
+    /// How many of the latest are kept.
+    pub keep: usize,
+    /// Whether the one of best held-out likelihood is kept besides.
+    pub keep_best: bool,
+}
+
+/// `[pipeline]`: how the stages run. Nothing here changes what is learned, except which bad records are left out.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StageSpec {
+    /// Bytes that rows on their way may take.
+    #[serde(serialize_with = "as_size")]
+    pub memory: u64,
+    /// Decoding workers; `None` is one a core.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
+    /// Batches that wait for the learner.
+    pub prefetch: usize,
+    /// What happens to records that cannot be read.
+    pub on_bad: OnBad,
+    /// With more bad records than this the run stops.
+    pub max_bad: u64,
+    /// With a larger part of bad records than this the run stops.
+    pub max_bad_fraction: f64,
+}
+
+fn as_size<S: Serializer>(bytes: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(&write_size(*bytes))
+}
+
+/// Sections with their keys, in the order of the data.
+const SECTIONS: [(&str, &[&str]); 8] = [
+    ("source", &source::SOURCE_KEYS),
+    ("decode", &decode::DECODE_KEYS),
+    ("batch", &["rows", "shuffle", "seed", "drop_last", "shuffle_window"]),
+    ("circuit", &circuit::CIRCUIT_KEYS),
+    ("learn", &["optimizer", "step", "momentum", "smoothing", "rate", "epochs", "batches", "seconds"]),
+    ("validate", &["every_epochs"]),
+    ("checkpoint", &["every_batches", "every_seconds", "keep", "keep_best"]),
+    ("pipeline", &["memory", "workers", "prefetch", "on_bad", "max_bad", "max_bad_fraction"]),
+];
+
+/// The keys of a section that [`SECTIONS`] lists whole.
+fn keys_of(section: &str) -> &'static [&'static str] {
+    SECTIONS.iter().find(|(name, _)| *name == section).map_or(&[], |(_, keys)| keys)
+}
+
+/// Another section that knows a key.
+fn elsewhere(here: &str) -> impl Fn(&str) -> Option<String> {
+    move |key| {
+        let mut others = SECTIONS.iter().filter(|(section, keys)| *section != here && keys.contains(&key));
+        others.next().map(|(section, _)| (*section).to_string())
+    }
+}
+
+impl PipelineSpec {
+    /// Reads a pipeline from TOML. `name` is what messages call the text.
+    ///
+    /// ```
+    /// use anemone::pipeline::spec::PipelineSpec;
+    ///
+    /// let spec = PipelineSpec::parse("[source]\nfiles = \"train-*.parquet\"", "mine.toml")?;
+    /// assert_eq!(spec.batch.rows, 512);
+    /// let error = PipelineSpec::parse("[source]\nfiels = \"train.parquet\"", "mine.toml").unwrap_err();
+    /// assert_eq!(error.to_string(), "mine.toml:2: source.fiels: unknown key; did you mean `files`?");
+    /// # Ok::<(), anemone::Error>(())
+    /// ```
+    pub fn parse(text: &str, name: &str) -> Result<Self> {
+        Self::from_document(&Document::parse(text, name)?)
+    }
+
+    /// Reads a pipeline from a file.
+    pub fn load(path: &Path) -> Result<Self> {
+        Self::from_document(&load_document(path)?)
+    }
+
+    /// Gives meaning to what was written.
+    pub(crate) fn from_document(document: &Document) -> Result<Self> {
+        for key in document.root().keys() {
+            let known = || SECTIONS.iter().map(|(section, _)| *section).chain(["name"]);
+            if !known().any(|known| known == key) {
+                let elsewhere = elsewhere("")(key);
+                let hint = elsewhere.map_or_else(
+                    || hint(key, known().collect::<Vec<_>>()),
+                    |section| format!("did you mean `{section}.{key}`?"),
+                );
+                return Err(Error::format(format!("{}: {key}: unknown section; {hint}", document.place(key))));
+            }
+        }
+        let name = match document.get("name") {
+            None => None,
+            Some(serde_json::Value::String(name)) if is_folder_name(name) => Some(name.clone()),
+            Some(value) => {
+                let why = "expected a text that can name a folder";
+                return Err(Error::format(format!("{}: name = {value}: {why}", document.place("name"))));
+            }
+        };
+        let source = source::read(document, elsewhere("source"))?;
+        Ok(Self {
+            name,
+            decode: decode::read(document, &source, elsewhere("decode"))?,
+            batch: read_batch(document)?,
+            circuit: circuit::read(document, elsewhere("circuit"))?,
+            learn: learn::read(document, elsewhere("learn"))?,
+            validate: source::read_validate(document, &source, elsewhere("validate"))?,
+            checkpoint: read_checkpoint(document)?,
+            pipeline: read_stages(document)?,
+            source,
+        })
+    }
+
+    /// The pipeline with every default written out; reads back to the same.
+    pub fn to_toml(&self) -> Result<String> {
+        document::write(self)
+    }
+}
+
+pub(crate) fn load_document(path: &Path) -> Result<Document> {
+    let place = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| Error::io(&place, &e))?;
+    Document::parse(&text, &place)
+}
+
+fn is_folder_name(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
+}
+
+fn read_batch(document: &Document) -> Result<BatchSection> {
+    let section = Section::open(document, "batch")?.only(keys_of("batch"), elsewhere("batch"))?;
+    Ok(BatchSection {
+        rows: section.count("rows", 1)?.unwrap_or(512),
+        shuffle: section.truth("shuffle", true)?,
+        seed: section.whole("seed", 0)?.unwrap_or(1),
+        drop_last: section.truth("drop_last", false)?,
+        shuffle_window: section.size("shuffle_window", 1)?.unwrap_or(64 << 20),
+    })
+}
+
+fn read_checkpoint(document: &Document) -> Result<CheckpointSpec> {
+    let section = Section::open(document, "checkpoint")?.only(keys_of("checkpoint"), elsewhere("checkpoint"))?;
+    let every_batches = section.whole("every_batches", 1)?;
+    let every_seconds = section.number("every_seconds", |s| s > 0.0, "positive")?;
+    Ok(CheckpointSpec {
+        every_batches,
+        every_seconds: every_seconds.or(every_batches.is_none().then_some(300.0)),
+        keep: section.count("keep", 1)?.unwrap_or(3),
+        keep_best: section.truth("keep_best", true)?,
+    })
+}
+
+fn read_stages(document: &Document) -> Result<StageSpec> {
+    let section = Section::open(document, "pipeline")?.only(keys_of("pipeline"), elsewhere("pipeline"))?;
+    let policies = [("fail", OnBad::Fail), ("skip", OnBad::Skip), ("quarantine", OnBad::Quarantine)];
+    let part = section.number("max_bad_fraction", |x| (0.0..=1.0).contains(&x), "in [0, 1]")?;
+    Ok(StageSpec {
+        memory: section.size("memory", 1 << 20)?.unwrap_or(256 << 20),
+        workers: section.count("workers", 1)?,
+        prefetch: section.count("prefetch", 1)?.unwrap_or(2),
+        on_bad: section.choice("on_bad", &policies)?.unwrap_or(OnBad::Fail),
+        max_bad: section.whole("max_bad", 0)?.unwrap_or(1000),
+        max_bad_fraction: part.unwrap_or(0.01),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! `[circuit]`: which model.
+
+use serde::Serialize;
+
+use super::document::Document;
+use super::section::Section;
+use crate::error::{Error, Result};
+use crate::pipeline::suggest::list;
+
+/// A circuit as it is written; `model` builds it for the rows that a decoder makes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CircuitSpec {
+    /// The structure with its options.
+    #[serde(flatten)]
+    pub model: ModelSpec,
+    /// What a variable is; `None` is categorical for categories and Gaussian for real numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<InputKind>,
+    /// The least standard deviation of Gaussian and discrete logistic inputs.
+    pub min_std: f64,
+    /// Rows that are read before learning to find a tree.
+    pub structure_rows: u64,
+    /// Decides the start, and random structures.
+    pub seed: u64,
+    /// How far apart parameters start.
+    pub perturbation: f64,
+}
+
+/// A structure with its options.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "model", rename_all = "kebab-case")]
+pub enum ModelSpec {
+    /// A hidden Markov model.
+    Hmm {
+        /// Hidden states.
+        latents: usize,
+        /// Whether steps share their parameters.
+        tying: TyingSpec,
+    },
+    /// A hidden Markov model whose transition is a Monarch matrix.
+    MonarchHmm {
+        /// Hidden states.
+        latents: usize,
+        /// Two numbers whose product is `latents`; `None` takes those nearest to a square.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        factors: Option<(usize, usize)>,
+    },
+    /// A hidden Chow–Liu tree.
+    Hclt {
+        /// Values of a hidden variable.
+        latents: usize,
+        /// Whether all variables share their input distributions.
+        tie_inputs: bool,
+    },
+    /// A Poon–Domingos circuit.
+    Pd(PdSpec),
+    /// A Poon–Domingos circuit whose smallest boxes are hidden Chow–Liu trees.
+    Pdhclt(PdSpec),
+    /// A random circuit.
+    RatSpn {
+        /// Units of a region.
+        latents: usize,
+        /// How many times variables are cut; `None` is 4, or less where there are few variables.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        depth: Option<usize>,
+        /// Random partitions.
+        repetitions: usize,
+        /// Pieces that a cut makes.
+        pieces: usize,
+    },
+    /// A circuit in a JSON file, with its parameters if the file has them.
+    File {
+        /// Where it is, as it was written: `${NAME}` is replaced when it is read.
+        path: String,
+    },
+}
+
+/// Options of Poon–Domingos circuits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PdSpec {
+    /// Units of a region.
+    pub latents: usize,
+    /// How variables lie on a grid; `None` is the decoder's grid, or one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<usize>>,
+    /// For each axis, the distance between places where a box may be cut; `None` makes at most 16 pieces of a line and 4
+    /// of the side of an image, and leaves colours together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub intervals: Option<Vec<usize>>,
+    /// The most products that a unit mixes; `None` is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_product_connections: Option<usize>,
+    /// Units that pick their products together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block_size: Option<usize>,
+}
+
+/// Whether the steps of a sequence share their parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TyingSpec {
+    /// They do.
+    Homogeneous,
+    /// They do not.
+    Inhomogeneous,
+}
+
+/// What an input is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InputKind {
+    /// A table with one probability for every category.
+    Categorical,
+    /// A normal distribution.
+    Gaussian,
+    /// Categories on a line, two parameters however many there are.
+    DiscreteLogistic,
+}
+
+/// Every model by its name in files, with the keys of its own.
+pub(crate) const MODELS: [(&str, &[&str]); 7] = [
+    ("hmm", &["latents", "tying"]),
+    ("monarch-hmm", &["latents", "factors"]),
+    ("hclt", &["latents", "tie_inputs"]),
+    ("pd", &["latents", "shape", "intervals", "max_product_connections", "block_size"]),
+    ("pdhclt", &["latents", "shape", "intervals", "max_product_connections", "block_size"]),
+    ("rat-spn", &["latents", "depth", "repetitions", "pieces"]),
+    ("file", &["path"]),
+];
+
+/// Keys of every model.
+pub(crate) const COMMON: [&str; 6] = ["model", "input", "min_std", "structure_rows", "seed", "perturbation"];
+
+/// All keys, for suggestions.
+pub(super) const CIRCUIT_KEYS: [&str; 18] = [
+    "model",
+    "input",
+    "min_std",
+    "structure_rows",
+    "seed",
+    "perturbation",
+    "latents",
+    "tying",
+    "factors",
+    "tie_inputs",
+    "shape",
+    "intervals",
+    "max_product_connections",
+    "block_size",
+    "depth",
+    "repetitions",
+    "pieces",
+    "path",
+];
+
+impl ModelSpec {
+    /// The name in files.
+    pub fn name(&self) -> &'static str {
+        let index = match self {
+            Self::Hmm { .. } => 0,
+            Self::MonarchHmm { .. } => 1,
+            Self::Hclt { .. } => 2,
+            Self::Pd(_) => 3,
+            Self::Pdhclt(_) => 4,
+            Self::RatSpn { .. } => 5,
+            Self::File { .. } => 6,
+        };
+        MODELS[index].0
+    }
+}
+
+pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<String>) -> Result<CircuitSpec> {
+    let section = Section::open(document, "circuit")?;
+    let model = section.choice("model", &MODELS.map(|(name, _)| (name, name)))?.unwrap_or(MODELS[0].0);
+    let own = MODELS.iter().find(|(name, _)| *name == model).map_or(&[][..], |(_, keys)| keys);
+    let known: Vec<&str> = COMMON.iter().chain(own).copied().collect();
+    if let Some(key) = section.keys().find(|key| !known.contains(key) && CIRCUIT_KEYS.contains(key)) {
+        let keys = list(own.iter().copied());
+        return Err(section.refuse(key, format!("has no meaning for model = \"{model}\", which takes {keys}")));
+    }
+    let section = section.only(&known, elsewhere)?;
+    let inputs = [
+        ("categorical", InputKind::Categorical),
+        ("gaussian", InputKind::Gaussian),
+        ("discrete-logistic", InputKind::DiscreteLogistic),
+    ];
+    Ok(CircuitSpec {
+        model: read_model(section, model)?,
+        input: section.choice("input", &inputs)?,
+        min_std: section.number("min_std", |x| x > 0.0, "a positive number")?.unwrap_or(0.01),
+        structure_rows: section.whole("structure_rows", 2)?.unwrap_or(20_000),
+        seed: section.whole("seed", 0)?.unwrap_or(1),
+        perturbation: section.number("perturbation", |x| (0.0..=80.0).contains(&x), "in [0, 80]")?.unwrap_or(2.0),
+    })
+}
+
+fn read_model(section: Section<'_>, model: &str) -> Result<ModelSpec> {
+    let latents = section.count("latents", 1)?.unwrap_or(64);
+    Ok(match model {
+        "hmm" => {
+            let tyings = [("homogeneous", TyingSpec::Homogeneous), ("inhomogeneous", TyingSpec::Inhomogeneous)];
+            ModelSpec::Hmm { latents, tying: section.choice("tying", &tyings)?.unwrap_or(TyingSpec::Homogeneous) }
+        }
+        "monarch-hmm" => {
+            let factors = section.counts("factors", Some(2))?.map(|factors| (factors[0], factors[1]));
+            if let Some((first, second)) = factors {
+                if first < 2 || second < 2 {
+                    return Err(section.refuse("factors", "must both be at least 2"));
+                }
+                let product = first.checked_mul(second);
+                if section.has("latents") && product != Some(latents) {
+                    return Err(section.refuse("factors", format!("must multiply to latents = {latents}")));
+                }
+                let latents = product.ok_or_else(|| section.refuse("factors", "are too large for this machine"))?;
+                return Ok(ModelSpec::MonarchHmm { latents, factors });
+            }
+            ModelSpec::MonarchHmm { latents, factors }
+        }
+        "hclt" => ModelSpec::Hclt { latents, tie_inputs: section.truth("tie_inputs", false)? },
+        "pd" => ModelSpec::Pd(read_pd(section, latents)?),
+        "pdhclt" => ModelSpec::Pdhclt(read_pd(section, latents)?),
+        "rat-spn" => ModelSpec::RatSpn {
+            latents,
+            depth: section.count("depth", 1)?,
+            repetitions: section.count("repetitions", 1)?.unwrap_or(10),
+            pieces: section.count("pieces", 2)?.unwrap_or(2),
+        },
+        _ => match section.text("path")? {
+            Some(path) => ModelSpec::File { path },
+            None => return Err(section.refuse("path", "is missing: model = \"file\" reads a circuit from it")),
+        },
+    })
+}
+
+fn read_pd(section: Section<'_>, latents: usize) -> Result<PdSpec> {
+    let spec = PdSpec {
+        latents,
+        shape: section.counts("shape", None)?,
+        intervals: section.counts("intervals", None)?,
+        max_product_connections: section.count("max_product_connections", 1)?,
+        block_size: section.count("block_size", 1)?,
+    };
+    let wrong = |why: String| -> Result<PdSpec> { Err(section.refuse("intervals", why)) };
+    match (&spec.shape, &spec.intervals) {
+        (Some(shape), Some(intervals)) if shape.len() != intervals.len() => {
+            wrong(format!("must have one number for each axis of shape, which has {}", shape.len()))
+        }
+        _ => match spec.block_size {
+            Some(size) if !latents.is_multiple_of(size) => {
+                Err::<PdSpec, Error>(section.refuse("block_size", format!("must divide latents = {latents}")))
+            }
+            _ => Ok(spec),
+        },
+    }
+}

@@ -1,0 +1,205 @@
+//! `[learn]`: which optimizer, its own options beside it, and when to stop.
+//!
+//! The options of an optimizer are those of its [`OptimizerSpec`], short where the file is short: `step = 0.3` is a
+//! constant schedule, `smoothing = 1e-4` the relative rule. Which keys there are is read off the defaults, so that a new
+//! option needs no change here; which values are allowed is asked of the optimizer itself.
+
+use std::sync::Arc;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+
+use super::document::Document;
+use super::section::Section;
+use crate::backend::cpu::{CpuBackend, CpuOptions};
+use crate::circuit::{Categorical, Params};
+use crate::error::{Error, ErrorKind, Result};
+use crate::optim::OptimizerSpec;
+use crate::pipeline::suggest::list;
+use crate::structure::{Tying, hmm};
+
+/// What learns, and for how long.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LearnSection {
+    /// The optimizer with its options.
+    pub optimizer: OptimizerSpec,
+    /// Passes over the data. One if neither this nor the others are given: an endless source then runs until a signal.
+    pub epochs: Option<u64>,
+    /// Batches to learn from, over all epochs.
+    pub batches: Option<u64>,
+    /// Seconds to learn for, over all resumptions.
+    pub seconds: Option<f64>,
+}
+
+/// Every optimizer by its name in files.
+pub(crate) const OPTIMIZERS: [&str; 6] = ["anemone", "full_batch_em", "mini_batch_em", "stepwise_em", "adam", "sgd"];
+
+/// Keys of `[learn]` that are no optimizer's.
+pub(crate) const LIMITS: [&str; 3] = ["epochs", "batches", "seconds"];
+
+/// Every schedule with its keys; those that count updates are whole numbers.
+const SCHEDULES: [(&str, &[&str]); 4] = [
+    ("constant", &["step"]),
+    ("power", &["from", "kappa", "delay"]),
+    ("cosine", &["from", "to", "horizon"]),
+    ("warmup_stable_decay", &["peak", "to", "warmup", "stable", "decay"]),
+];
+const COUNTS: [&str; 4] = ["horizon", "warmup", "stable", "decay"];
+
+/// The keys that hold a schedule.
+const SCHEDULED: [&str; 2] = ["step", "rate"];
+
+/// The options of an optimizer at their defaults, as JSON; empty for a name that is none.
+pub(crate) fn default_options(optimizer: &str) -> Map<String, Value> {
+    let named = json!({ "optimizer": optimizer });
+    let spec = serde_json::from_value::<OptimizerSpec>(named).ok().and_then(|spec| serde_json::to_value(spec).ok());
+    match spec {
+        Some(Value::Object(mut options)) => {
+            options.remove("optimizer");
+            options
+        }
+        _ => Map::new(),
+    }
+}
+
+pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<String>) -> Result<LearnSection> {
+    let learn = Section::open(document, "learn")?;
+    let names = OPTIMIZERS.map(|name| (name, name));
+    let optimizer = learn.choice("optimizer", &names)?.unwrap_or(OPTIMIZERS[0]);
+    let defaults = default_options(optimizer);
+    let known: Vec<&str> = ["optimizer"].into_iter().chain(defaults.keys().map(String::as_str)).chain(LIMITS).collect();
+    let of_others = |key: &str| elsewhere(key).filter(|_| !is_option_of_any(key));
+    for key in learn.keys().filter(|key| !known.contains(key)) {
+        if is_option_of_any(key) {
+            let owners = OPTIMIZERS.into_iter().filter(|name| default_options(name).contains_key(key));
+            let why = format!("{optimizer} has no such option, it belongs to {}", list(owners));
+            return Err(Error::format(format!(
+                "{}: {why}; it knows {}",
+                learn.at(key),
+                list(known[1..].iter().copied())
+            )));
+        }
+    }
+    let learn = learn.only(&known, of_others)?;
+
+    let mut options = Map::from_iter([("optimizer".to_string(), json!(optimizer))]);
+    for (key, default) in &defaults {
+        if let Some(option) = read_option(document, learn, key, default)? {
+            options.insert(key.clone(), option);
+        }
+    }
+    let optimizer: OptimizerSpec = serde_json::from_value(Value::Object(options))
+        .map_err(|e| Error::format(format!("{}: {e}", document.place("learn"))))?;
+    check_ranges(&optimizer).map_err(|e| at_its_key(document, learn, &e))?;
+
+    let (epochs, batches) = (learn.whole("epochs", 1)?, learn.whole("batches", 1)?);
+    let seconds = learn.number("seconds", |s| s > 0.0, "positive")?;
+    let epochs = epochs.or((batches.is_none() && seconds.is_none()).then_some(1));
+    Ok(LearnSection { optimizer, epochs, batches, seconds })
+}
+
+fn is_option_of_any(key: &str) -> bool {
+    OPTIMIZERS.iter().any(|name| default_options(name).contains_key(key))
+}
+
+/// An option as its spec wants it; `None` leaves it at its default.
+fn read_option(document: &Document, learn: Section<'_>, key: &str, default: &Value) -> Result<Option<Value>> {
+    let Some(value) = learn.value(key) else { return Ok(None) };
+    let path = format!("learn.{key}");
+    Ok(Some(match key {
+        _ if SCHEDULED.contains(&key) && value.is_object() => read_schedule(document, &path)?,
+        _ if SCHEDULED.contains(&key) => json!({"schedule": "constant", "step": any_number(learn, key)?}),
+        "smoothing" if value.is_object() => read_smoothing(document, &path)?,
+        "smoothing" => json!({"relative": any_number(learn, key)?}),
+        _ if default.is_u64() => json!(learn.whole(key, 1)?),
+        _ => json!(any_number(learn, key)?),
+    }))
+}
+
+fn any_number(section: Section<'_>, key: &str) -> Result<Option<f64>> {
+    section.number(key, |_| true, "a number")
+}
+
+fn read_schedule(document: &Document, path: &str) -> Result<Value> {
+    let section = Section::open(document, path)?;
+    let Some(name) = section.choice("schedule", &SCHEDULES.map(|(name, _)| (name, name)))? else {
+        let names = list(SCHEDULES.iter().map(|(name, _)| *name));
+        return Err(section.refuse("schedule", format!("is missing; there are {names}")));
+    };
+    let keys = SCHEDULES.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, keys)| keys);
+    let known: Vec<&str> = ["schedule"].into_iter().chain(keys.iter().copied()).collect();
+    let section = section.only(&known, |_| None)?;
+    let mut schedule = Map::from_iter([("schedule".to_string(), json!(name))]);
+    for key in keys {
+        let number = match COUNTS.contains(key) {
+            true => section.whole(key, 0)?.map(|n| json!(n)),
+            false => any_number(section, key)?.map(|x| json!(x)),
+        };
+        let missing = || section.refuse(key, format!("is missing; {name} needs {}", list(keys.iter().copied())));
+        schedule.insert((*key).to_string(), number.ok_or_else(missing)?);
+    }
+    Ok(Value::Object(schedule))
+}
+
+fn read_smoothing(document: &Document, path: &str) -> Result<Value> {
+    let section = Section::open(document, path)?.only(&["relative", "absolute"], |_| None)?;
+    match (any_number(section, "relative")?, any_number(section, "absolute")?) {
+        (Some(epsilon), None) => Ok(json!({ "relative": epsilon })),
+        (None, Some(epsilon)) => Ok(json!({ "absolute": epsilon })),
+        _ => Err(Error::option(format!(
+            "{}: {path}: needs one of relative and absolute, such as {{ relative = 1e-6 }}",
+            document.place(path)
+        ))),
+    }
+}
+
+/// Asks the optimizer itself what it thinks of its options, on the smallest circuit there is.
+fn check_ranges(optimizer: &OptimizerSpec) -> Result<()> {
+    let circuit = Arc::new(hmm(1, 1, Categorical::new(1)?, Tying::Homogeneous)?);
+    let params = Params::random(&circuit, 0, 0.0)?;
+    let mut backend = CpuBackend::new(circuit, &params, &CpuOptions { threads: Some(1), ..CpuOptions::default() })?;
+    optimizer.build(&mut backend).map(|_| ())
+}
+
+/// An optimizer's complaint `from = 2: …` with the place where that was written.
+fn at_its_key(document: &Document, learn: Section<'_>, error: &Error) -> Error {
+    let message = error.to_string();
+    let name = message.split(" = ").next().unwrap_or_default();
+    let scheduled = SCHEDULED.into_iter().find(|key| learn.has(key)).unwrap_or(SCHEDULED[0]);
+    let inside = learn.value(scheduled).and_then(Value::as_object).is_some_and(|table| table.contains_key(name));
+    let (path, message) = match name {
+        _ if inside => (format!("learn.{scheduled}.{name}"), format!("{scheduled}.{message}")),
+        "step" => (format!("learn.{scheduled}"), message.replacen("step", scheduled, 1)),
+        _ => (format!("learn.{name}"), message),
+    };
+    debug_assert_eq!(error.kind(), ErrorKind::Option, "{error}");
+    Error::option(format!("{}: learn.{message}", document.place(&path)))
+}
+
+impl Serialize for LearnSection {
+    /// As short as a file may be: constant schedules and relative smoothing are plain numbers again.
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let options = serde_json::to_value(&self.optimizer).map_err(serde::ser::Error::custom)?;
+        let Some(options) = options.as_object() else {
+            return Err(serde::ser::Error::custom("an optimizer is written as a table"));
+        };
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("optimizer", &options["optimizer"])?;
+        for (key, value) in options.iter().filter(|(key, _)| *key != "optimizer") {
+            let short = match value.get("schedule").and_then(Value::as_str) {
+                Some("constant") => value.get("step"),
+                _ => value.get("relative"),
+            };
+            map.serialize_entry(key, short.unwrap_or(value))?;
+        }
+        let limits = [("epochs", self.epochs), ("batches", self.batches)];
+        for (key, limit) in limits.into_iter().filter_map(|(key, limit)| Some((key, limit?))) {
+            map.serialize_entry(key, &limit)?;
+        }
+        if let Some(seconds) = self.seconds {
+            map.serialize_entry("seconds", &seconds)?;
+        }
+        map.end()
+    }
+}

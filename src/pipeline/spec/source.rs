@@ -1,0 +1,244 @@
+//! `[source]` and `[validate]`: which files, or which made-up data.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::document::Document;
+use super::section::Section;
+use crate::error::{Error, Result};
+use crate::pipeline::suggest::list;
+use crate::source::synthetic::SyntheticSpec;
+use crate::source::token_width::TokenWidth;
+
+/// Where rows come from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SourceSpec {
+    /// Paths, patterns or addresses, as they were written: `${NAME}` is replaced when they are opened. Empty for
+    /// synthetic data; `-` alone is standard input.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<String>,
+    /// What the files are; `None` for synthetic data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<Format>,
+    /// The one column to read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub column: Option<String>,
+    /// The columns to read, one per variable; a name that ends in `*` is a prefix.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<String>,
+    /// The field of a JSON line that holds the text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// How wide a token is in a flat token file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<TokenWidth>,
+    /// Made-up data with a known distribution, instead of files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub synthetic: Option<SyntheticSpec>,
+}
+
+/// What held-out likelihood is measured on, and how often.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ValidateSpec {
+    /// The rows. Without files it is synthetic data: rows that come after those learned from.
+    #[serde(flatten)]
+    pub source: SourceSpec,
+    /// At the end of every so many epochs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_epochs: Option<u64>,
+    /// After every so many batches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_batches: Option<u64>,
+    /// No more rows than this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<u64>,
+}
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// Parquet shards.
+    Parquet,
+    /// Flat token ids, `.bin`, perhaps compressed.
+    Tokens,
+    /// One JSON object a line, perhaps compressed.
+    Jsonl,
+    /// NumPy arrays.
+    Npy,
+    /// An Arrow IPC stream on standard input.
+    Arrow,
+}
+
+/// Every format by its name in files.
+const FORMATS: [(&str, Format); 5] = [
+    ("parquet", Format::Parquet),
+    ("tokens", Format::Tokens),
+    ("jsonl", Format::Jsonl),
+    ("npy", Format::Npy),
+    ("arrow", Format::Arrow),
+];
+
+/// Endings that say what a file is.
+const ENDINGS: [(&str, Format); 6] = [
+    (".parquet", Format::Parquet),
+    (".bin", Format::Tokens),
+    (".bin.zst", Format::Tokens),
+    (".jsonl", Format::Jsonl),
+    (".jsonl.zst", Format::Jsonl),
+    (".npy", Format::Npy),
+];
+
+/// Standard input, where a file is expected.
+pub const STANDARD_INPUT: &str = "-";
+
+/// Rows that are held out of synthetic data where nothing is said.
+pub const DEFAULT_HELD_OUT: u64 = 2048;
+
+pub(super) const SOURCE_KEYS: [&str; 7] = ["files", "format", "column", "columns", "field", "tokens", "synthetic"];
+pub(super) const SYNTHETIC_KEYS: [&str; 7] = ["kind", "num_vars", "cats", "latents", "seed", "rows", "drift"];
+pub(super) const VALIDATE_KEYS: [&str; 9] =
+    ["files", "format", "column", "columns", "field", "tokens", "every_epochs", "every_batches", "rows"];
+
+impl Format {
+    /// The name in files.
+    pub fn name(self) -> &'static str {
+        FORMATS.iter().find(|(_, format)| *format == self).map_or("", |(name, _)| name)
+    }
+
+    /// What a file is, by its ending.
+    pub fn of(file: &str) -> Option<Self> {
+        if file == STANDARD_INPUT {
+            return Some(Self::Arrow);
+        }
+        let lower = file.to_ascii_lowercase();
+        ENDINGS.iter().find(|(ending, _)| lower.ends_with(ending)).map(|(_, format)| *format)
+    }
+
+    /// The keys of a section that say how such files are read.
+    fn keys(self) -> &'static [&'static str] {
+        match self {
+            Self::Parquet | Self::Arrow => &["column", "columns"],
+            Self::Jsonl => &["field"],
+            Self::Tokens => &["tokens"],
+            Self::Npy => &[],
+        }
+    }
+}
+
+pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<String>) -> Result<SourceSpec> {
+    let section = Section::open(document, "source")?.only(&SOURCE_KEYS, elsewhere)?;
+    match (section.has("files"), section.has("synthetic")) {
+        (true, false) => read_files(section, None),
+        (false, true) => {
+            if let Some(key) = section.keys().find(|key| *key != "synthetic") {
+                return Err(section.refuse(key, "has no meaning for synthetic data, which has no files"));
+            }
+            Ok(SourceSpec { synthetic: Some(read_synthetic(document)?), ..SourceSpec::default() })
+        }
+        (true, true) => Err(section.refuse("files", "has no meaning beside [source.synthetic]; keep one of them")),
+        (false, false) => Err(section.refuse("files", "is missing: say what to read, or write [source.synthetic]")),
+    }
+}
+
+pub(super) fn read_validate(
+    document: &Document,
+    training: &SourceSpec,
+    elsewhere: impl Fn(&str) -> Option<String>,
+) -> Result<Option<ValidateSpec>> {
+    let section = Section::open(document, "validate")?;
+    if !section.is_written() {
+        return Ok(None);
+    }
+    let section = section.only(&VALIDATE_KEYS, elsewhere)?;
+    let (every_epochs, every_batches) = (section.whole("every_epochs", 1)?, section.whole("every_batches", 1)?);
+    let mut rows = section.whole("rows", 1)?;
+    let source = match (section.has("files"), &training.synthetic) {
+        (true, _) => read_files(section, Some(training))?,
+        (false, Some(_)) => {
+            rows = rows.or(Some(DEFAULT_HELD_OUT));
+            SourceSpec::default()
+        }
+        (false, None) => return Err(section.refuse("files", "is missing: say which rows are held out")),
+    };
+    let every_epochs = every_epochs.or(every_batches.is_none().then_some(1));
+    Ok(Some(ValidateSpec { source, every_epochs, every_batches, rows }))
+}
+
+/// The files of a section; how they are read is said there, or `inherited`.
+fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<SourceSpec> {
+    let files = section.texts("files")?.unwrap_or_default();
+    let format = match section.choice("format", &FORMATS)? {
+        Some(format) => format,
+        None => format_of_all(section, &files)?,
+    };
+    if (format == Format::Arrow) != (files == [STANDARD_INPUT]) {
+        let why = "an Arrow stream is read from standard input, and nothing else is: write files = \"-\" alone";
+        return Err(section.refuse("files", why));
+    }
+    let keys = FORMATS.iter().flat_map(|(_, format)| format.keys());
+    if let Some(key) = keys.filter(|key| !format.keys().contains(key)).find(|key| section.has(key)) {
+        let known = match format.keys() {
+            [] => "takes no key".to_string(),
+            keys => format!("takes {}", list(keys.iter().copied())),
+        };
+        return Err(section.refuse(key, format!("has no meaning for {} files, whose format {known}", format.name())));
+    }
+    let (column, columns) = (section.text("column")?, section.texts("columns")?.unwrap_or_default());
+    if column.is_some() && !columns.is_empty() {
+        return Err(section.refuse("columns", "has no meaning beside column; keep one of them"));
+    }
+    let inherited = inherited.filter(|source| source.format == Some(format));
+    let said_here = column.is_some() || !columns.is_empty();
+    let field = section.text("field")?.or_else(|| inherited.and_then(|source| source.field.clone()));
+    let widths = [("u16", TokenWidth::U16), ("u32", TokenWidth::U32)];
+    let tokens = section.choice("tokens", &widths)?.or_else(|| inherited.and_then(|source| source.tokens));
+    Ok(SourceSpec {
+        files,
+        format: Some(format),
+        column: column.or_else(|| inherited.filter(|_| !said_here).and_then(|source| source.column.clone())),
+        columns: match inherited {
+            Some(source) if !said_here => source.columns.clone(),
+            _ => columns,
+        },
+        field: field.or((format == Format::Jsonl).then(|| "text".to_string())),
+        tokens: tokens.or((format == Format::Tokens).then_some(TokenWidth::U16)),
+        synthetic: None,
+    })
+}
+
+fn format_of_all(section: Section<'_>, files: &[String]) -> Result<Format> {
+    let mut formats = Vec::new();
+    for file in files {
+        let Some(format) = Format::of(file) else {
+            let endings = list(ENDINGS.iter().map(|(ending, _)| *ending));
+            let names = list(FORMATS.iter().map(|(name, _)| *name));
+            return Err(section.refuse(
+                "files",
+                format!("`{file}` does not say what it is; there are {endings}, or say format = … ({names})"),
+            ));
+        };
+        formats.push(format);
+    }
+    match formats.iter().find(|format| **format != formats[0]) {
+        Some(other) => {
+            let both = format!("{} and {}", formats[0].name(), other.name());
+            Err(section.refuse("files", format!("are of two formats, {both}; a pipeline reads one")))
+        }
+        None => Ok(formats[0]),
+    }
+}
+
+fn read_synthetic(document: &Document) -> Result<SyntheticSpec> {
+    let section = Section::open(document, "source.synthetic")?.only(&SYNTHETIC_KEYS, |_| None)?;
+    let kind = section.choice("kind", &[("hmm", "hmm"), ("mixture", "mixture")])?.unwrap_or("hmm");
+    let mut spec = Map::from_iter([("kind".to_string(), Value::from(kind))]);
+    let defaults = [("num_vars", 1, Some(32)), ("cats", 1, Some(24)), ("latents", 1, Some(12)), ("seed", 0, Some(1))];
+    for (key, least, default) in defaults.into_iter().chain([("rows", 1, None), ("drift", 1, None)]) {
+        if let Some(number) = section.whole(key, least)?.or(default) {
+            spec.insert(key.to_string(), Value::from(number));
+        }
+    }
+    serde_json::from_value(Value::Object(spec))
+        .map_err(|e| Error::format(format!("{}: source.synthetic: {e}", document.place("source.synthetic"))))
+}

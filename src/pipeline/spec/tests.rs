@@ -1,0 +1,406 @@
+//! What pipelines may say, and what is said to those that may not.
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::strategy::Union;
+
+use super::*;
+use crate::circuit::Smoothing;
+use crate::decode::image::Color;
+use crate::error::ErrorKind;
+use crate::optim::{AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, StepwiseEmSpec};
+use crate::source::token_width::TokenWidth;
+
+fn parse(text: &str) -> Result<PipelineSpec> {
+    PipelineSpec::parse(text, "p.toml")
+}
+
+/// A pipeline of which only one section matters.
+fn with(section: &str) -> Result<PipelineSpec> {
+    parse(&format!("[source]\nfiles = \"a.parquet\"\n{section}"))
+}
+
+fn refused(text: &str) -> String {
+    with(text).expect_err(text).to_string()
+}
+
+#[test]
+fn three_lines_are_a_pipeline_and_the_rest_are_defaults() {
+    let spec = parse("[source]\nfiles = \"a.parquet\"\ncolumn = \"text\"\n").unwrap();
+    assert_eq!(spec.source.format, Some(Format::Parquet));
+    assert_eq!((spec.batch.rows, spec.batch.shuffle, spec.batch.seed), (512, true, 1));
+    assert_eq!(spec.circuit.model, ModelSpec::Hmm { latents: 64, tying: TyingSpec::Homogeneous });
+    assert_eq!(spec.learn.optimizer, OptimizerSpec::Anemone(AnemoneSpec::default()));
+    assert_eq!((spec.learn.epochs, spec.learn.batches, spec.learn.seconds), (Some(1), None, None));
+    assert_eq!((spec.checkpoint.every_seconds, spec.checkpoint.keep), (Some(300.0), 3));
+    assert_eq!((spec.pipeline.memory, spec.pipeline.on_bad), (256 << 20, OnBad::Fail));
+    assert_eq!((spec.validate, spec.name), (None, None));
+}
+
+#[test]
+fn a_limit_replaces_the_default_of_one_epoch() {
+    let learn = |text: &str| with(&format!("[learn]\n{text}")).unwrap().learn;
+    assert_eq!(learn("batches = 9").epochs, None);
+    assert_eq!(learn("seconds = 1.5").epochs, None);
+    assert_eq!(learn("epochs = 3\nbatches = 9").epochs, Some(3));
+}
+
+#[test]
+fn slips_are_refused_with_the_nearest_word_and_their_line() {
+    for (text, words) in [
+        ("[learn]\nstpe = 0.1", "p.toml:4: learn.stpe: unknown key; did you mean `step`?"),
+        ("[leran]\nstep = 0.1", "p.toml:3: leran: unknown section; did you mean `learn`?"),
+        (
+            "[learn]\noptimizer = \"anemona\"",
+            "p.toml:4: learn.optimizer = \"anemona\": unknown; did you mean `anemone`?",
+        ),
+        ("[circuit]\nmodel = \"hlct\"", "circuit.model = \"hlct\": unknown; did you mean `hclt`?"),
+        ("[circuit]\nlatent = 3", "circuit.latent: unknown key; did you mean `latents`?"),
+        ("[decode]\nkind = \"txt\"", "decode.kind = \"txt\": unknown; did you mean `text`?"),
+        ("[decode]\ncolor = \"rbg\"", "did you mean `rgb`?"),
+        ("[batch]\nrow = 3", "batch.row: unknown key; did you mean `rows`?"),
+        ("[batch]\nwindow = 3", "batch.window: unknown key; did you mean `decode.window`?"),
+        ("[pipeline]\non_bad = \"fial\"", "did you mean `fail`?"),
+        ("[learn.step]\nschedule = \"cosin\"", "learn.step.schedule = \"cosin\": unknown; did you mean `cosine`?"),
+        (
+            "[learn]\nstep = { schedule = \"cosine\", form = 1.0, to = 0.1, horizon = 5 }",
+            "p.toml:4: learn.step.form: unknown key; did you mean `from`?",
+        ),
+        ("[learn]\nsmoothing = { relativ = 1.0 }", "learn.smoothing.relativ: unknown key; did you mean `relative`?"),
+        (
+            "[learn]\noptimizer = \"adam\"\nstep = 0.1",
+            "adam has no such option, it belongs to anemone, mini_batch_em and stepwise_em",
+        ),
+        ("[validate]\nfile = \"b.parquet\"", "validate.file: unknown key; did you mean `files`?"),
+        ("[checkpoint]\nkeep_bset = true", "did you mean `keep_best`?"),
+        ("[quux]\na = 1", "quux: unknown section; there are source, decode"),
+    ] {
+        let error = refused(text);
+        assert!(error.contains(words), "{text}: {error}");
+    }
+    let error = parse("epochs = 3\n[source]\nfiles = \"a.npy\"").unwrap_err().to_string();
+    assert_eq!(error, "p.toml:1: epochs: unknown section; did you mean `learn.epochs`?");
+}
+
+#[test]
+fn wrong_types_and_ranges_say_what_was_expected() {
+    for (text, words, kind) in [
+        ("[batch]\nrows = 0", "p.toml:4: batch.rows = 0: must be at least 1", ErrorKind::Option),
+        ("[batch]\nrows = -1", "batch.rows = -1: must be at least 1", ErrorKind::Option),
+        ("[batch]\nrows = 1.5", "batch.rows = 1.5: expected a whole number", ErrorKind::Format),
+        ("[batch]\nrows = \"many\"", "batch.rows = \"many\": expected a whole number", ErrorKind::Format),
+        ("[batch]\nshuffle = 1", "batch.shuffle = 1: expected true or false", ErrorKind::Format),
+        ("[batch]\nshuffle_window = \"a lot\"", "expected a size such as \"256MiB\"", ErrorKind::Format),
+        ("[pipeline]\nmemory = \"5B\"", "pipeline.memory = \"5B\": must be at least 1048576 bytes", ErrorKind::Option),
+        ("[pipeline]\nmax_bad_fraction = 2", "must be in [0, 1]", ErrorKind::Option),
+        ("[learn]\nstep = 1.4", "p.toml:4: learn.step = 1.4: must be in (0, 1]", ErrorKind::Option),
+        ("[learn]\nmomentum = 1.0", "learn.momentum = 1: must be in [0, 1)", ErrorKind::Option),
+        ("[learn]\nmomentum = \"much\"", "learn.momentum = \"much\": expected a number", ErrorKind::Format),
+        ("[learn]\nbatches_per_update = 0", "learn.batches_per_update = 0: must be at least 1", ErrorKind::Option),
+        ("[learn]\nsmoothing = -1", "learn.smoothing = -1: must be a number, 0 or more", ErrorKind::Option),
+        ("[learn]\nsmoothing = {}", "needs one of relative and absolute", ErrorKind::Option),
+        ("[learn]\noptimizer = \"sgd\"\nrate = -1.0", "p.toml:5: learn.rate = -1: must be positive", ErrorKind::Option),
+        (
+            "[learn.step]\nschedule = \"cosine\"\nfrom = 2.0\nto = 0.1\nhorizon = 9",
+            "p.toml:5: learn.step.from = 2: must be in (0, 1]",
+            ErrorKind::Option,
+        ),
+        (
+            "[learn.step]\nschedule = \"cosine\"\nfrom = 1.0\nto = 0.1",
+            "learn.step.horizon: is missing; cosine needs from, to and horizon",
+            ErrorKind::Option,
+        ),
+        ("[learn.step]\nfrom = 1.0", "learn.step.schedule: is missing; there are constant", ErrorKind::Option),
+        ("[learn]\nepochs = 0", "learn.epochs = 0: must be at least 1", ErrorKind::Option),
+        ("[learn]\nseconds = 0", "learn.seconds = 0: must be positive", ErrorKind::Option),
+        ("[circuit]\nperturbation = 100", "must be in [0, 80]", ErrorKind::Option),
+        ("[circuit]\nmodel = \"file\"", "circuit.path: is missing", ErrorKind::Option),
+        ("[circuit]\nmodel = \"pd\"\nshape = [2, 0]", "circuit.shape = [2,0]: must be at least 1", ErrorKind::Option),
+        ("[circuit]\nmodel = \"pd\"\nlatents = 6\nblock_size = 4", "must divide latents = 6", ErrorKind::Option),
+        ("[circuit]\nmodel = \"monarch-hmm\"\nlatents = 6\nfactors = [2, 2]", "must multiply", ErrorKind::Option),
+        (
+            "[circuit]\nmodel = \"hclt\"\ntying = \"homogeneous\"",
+            "has no meaning for model = \"hclt\"",
+            ErrorKind::Option,
+        ),
+        (
+            "[decode]\nkind = \"rows\"\nwindow = 3",
+            "has no meaning for kind = \"rows\", which takes cats",
+            ErrorKind::Option,
+        ),
+        ("[decode]\nkind = \"image\"", "say into what squares", ErrorKind::Option),
+        ("[decode]\npatch = 4\nsize = [1]", "expected a list of 2 whole numbers", ErrorKind::Format),
+        ("[decode]\nvocab = 5000000000", "must be at most 4294967295", ErrorKind::Option),
+        ("[validate]\nrows = 3", "validate.files: is missing", ErrorKind::Option),
+    ] {
+        let error = with(text).expect_err(text);
+        assert!(error.to_string().contains(words), "{text}: {error}");
+        assert_eq!(error.kind(), kind, "{text}: {error}");
+    }
+    for (text, words) in [
+        ("", "p.toml: source.files: is missing"),
+        ("source = 3", "p.toml:1: source = 3: is a number, expected a section [source]"),
+        ("name = \"a/b\"\n[source]\nfiles = \"a.npy\"", "can name a folder"),
+        ("name = 3", "can name a folder"),
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(words), "{text}: {error}");
+    }
+}
+
+#[test]
+fn files_say_what_they_are_or_are_refused() {
+    for (files, format) in [
+        ("\"a-*.parquet\"", Format::Parquet),
+        ("[\"a.bin\", \"b.bin.zst\"]", Format::Tokens),
+        ("\"s3://bucket/a.jsonl.zst\"", Format::Jsonl),
+        ("\"A.NPY\"", Format::Npy),
+        ("\"-\"", Format::Arrow),
+        ("\"a.dat\"\nformat = \"tokens\"", Format::Tokens),
+    ] {
+        let spec = parse(&format!("[source]\nfiles = {files}")).expect(files);
+        assert_eq!(spec.source.format, Some(format), "{files}");
+    }
+    let (bin, jsonl) = (parse("[source]\nfiles = \"a.bin\"").unwrap(), parse("[source]\nfiles = \"a.jsonl\"").unwrap());
+    assert_eq!((bin.source.tokens, bin.decode.kind), (Some(TokenWidth::U16), Some(DecodeKind::Tokens)));
+    assert_eq!((jsonl.source.field.as_deref(), jsonl.decode.kind), (Some("text"), Some(DecodeKind::Text)));
+    for (files, words) in [
+        ("[]", "must name at least one"),
+        ("\"a.dat\"", "does not say what it is; there are .parquet"),
+        ("[\"a.bin\", \"a.npy\"]", "are of two formats, tokens and npy"),
+        ("[\"-\", \"-\"]", "write files = \"-\" alone"),
+        ("3", "expected a text in quotes, or a list of them"),
+        ("\"a.bin\"\ncolumn = \"x\"", "has no meaning for tokens files, whose format takes tokens"),
+        ("\"a.npy\"\nfield = \"x\"", "takes no key"),
+        ("\"a.parquet\"\ncolumn = \"x\"\ncolumns = \"y*\"", "has no meaning beside column"),
+        ("\"a.parquet\"\n[source.synthetic]", "has no meaning beside [source.synthetic]"),
+    ] {
+        let error = parse(&format!("[source]\nfiles = {files}")).unwrap_err().to_string();
+        assert!(error.contains(words), "{files}: {error}");
+    }
+}
+
+#[test]
+fn what_is_held_out_is_read_as_the_training_files_are() {
+    let text = "[source]\nfiles = \"a.parquet\"\ncolumn = \"text\"\n[validate]\nfiles = \"b.parquet\"";
+    let valid = parse(text).unwrap().validate.unwrap();
+    assert_eq!((valid.source.column.as_deref(), valid.every_epochs), (Some("text"), Some(1)));
+    let own = parse(&format!("{text}\ncolumns = [\"x*\"]\nevery_batches = 5")).unwrap().validate.unwrap();
+    assert_eq!((own.source.column, own.source.columns), (None, vec!["x*".to_string()]));
+    assert_eq!((own.every_epochs, own.every_batches), (None, Some(5)));
+    let other = parse(&text.replace("b.parquet", "b.jsonl")).unwrap().validate.unwrap();
+    assert_eq!((other.source.column, other.source.field.as_deref()), (None, Some("text")));
+    let made = parse("[source.synthetic]\n[validate]").unwrap();
+    assert_eq!(made.validate.unwrap().rows, Some(DEFAULT_HELD_OUT));
+    assert_eq!(made.decode.kind, Some(DecodeKind::Rows));
+}
+
+#[test]
+fn keys_of_one_kind_say_what_records_are() {
+    for (keys, kind) in [
+        ("patch = 16", Some(DecodeKind::Image)),
+        ("tokenizer = \"gpt2\"", Some(DecodeKind::Text)),
+        ("vocab = 300", Some(DecodeKind::Tokens)),
+        ("cats = 3", Some(DecodeKind::Rows)),
+        ("window = 64", None),
+        ("", None),
+    ] {
+        assert_eq!(with(&format!("[decode]\n{keys}")).unwrap().decode.kind, kind, "{keys}");
+    }
+    assert_eq!(with("[decode]\nwindow = 64").unwrap().decode.window, Some(64));
+}
+
+#[test]
+fn the_resolved_pipeline_is_in_the_order_of_the_data_and_complete() {
+    let text = with("[decode]\nkind = \"text\"").unwrap().to_toml().unwrap();
+    let positions: Vec<_> = ["[source]", "[decode]", "[batch]", "[circuit]", "[learn]", "[checkpoint]", "[pipeline]"]
+        .map(|section| text.find(section).unwrap_or_else(|| panic!("no {section} in:\n{text}")))
+        .into();
+    assert!(positions.is_sorted(), "{text}");
+    for line in [
+        "tokenizer = \"gpt2\"",
+        "window = 128",
+        "rows = 512",
+        "optimizer = \"anemone\"",
+        "step = 0.4",
+        "memory = \"256MiB\"",
+        "epochs = 1",
+    ] {
+        assert!(text.lines().any(|l| l == line), "no `{line}` in:\n{text}");
+    }
+    assert!(text.lines().any(|l| l.starts_with("smoothing = ")), "{text}");
+}
+
+fn texts(pattern: &'static str) -> impl Strategy<Value = String> {
+    proptest::string::string_regex(pattern).unwrap()
+}
+
+fn sources() -> impl Strategy<Value = SourceSpec> {
+    let files = |ending: &'static str| {
+        vec(texts("[a-z${}'\" ]{1,6}"), 1..3).prop_map(move |f| f.iter().map(|f| format!("{f}{ending}")).collect())
+    };
+    let parquet = (files(".parquet"), option::of(texts("[a-z\"\\\\\n]{1,4}")), vec(texts("[a-z]{1,3}\\*?"), 0..3))
+        .prop_map(|(files, column, columns): (Vec<String>, _, _)| SourceSpec {
+            files,
+            format: Some(Format::Parquet),
+            columns: if column.is_some() { Vec::new() } else { columns },
+            column,
+            ..SourceSpec::default()
+        });
+    let tokens = (files(".bin"), any::<bool>()).prop_map(|(files, wide)| SourceSpec {
+        files,
+        format: Some(Format::Tokens),
+        tokens: Some(if wide { TokenWidth::U32 } else { TokenWidth::U16 }),
+        ..SourceSpec::default()
+    });
+    let synthetic = (1u64..99, option::of(1u64..1 << 40), option::of(1u64..1000)).prop_map(|(n, rows, drift)| {
+        let spec = serde_json::json!({"kind": "mixture", "num_vars": n, "cats": n, "latents": n, "seed": n,
+                                      "rows": rows, "drift": drift});
+        SourceSpec { synthetic: Some(serde_json::from_value(spec).unwrap()), ..SourceSpec::default() }
+    });
+    Union::new([parquet.boxed(), tokens.boxed(), synthetic.boxed()])
+}
+
+fn decodes() -> impl Strategy<Value = DecodeSpec> {
+    let kinds = [DecodeKind::Text, DecodeKind::Tokens, DecodeKind::Image, DecodeKind::Rows];
+    (proptest::sample::select(kinds.to_vec()), 1usize..999, any::<bool>(), option::of(1u32..99)).prop_map(
+        |(kind, n, truth, some)| {
+            let written = DecodeSpec {
+                kind: None,
+                tokenizer: truth.then(|| "a/tokenizer.json".to_string()),
+                window: Some(n),
+                end_of_text: Some(truth),
+                vocab: some,
+                patch: Some(n),
+                color: Some(if truth { Color::YcocgR } else { Color::Grey }),
+                size: some.map(|s| (s as usize, n)),
+                cats: some,
+            };
+            written.of_kind(kind)
+        },
+    )
+}
+
+fn circuits() -> impl Strategy<Value = CircuitSpec> {
+    let pds = (1usize..9, option::of(vec(1usize..9, 2..=2)), option::of(vec(1usize..9, 2..=2)), option::of(1usize..9));
+    let pds = pds.prop_map(|(latents, shape, intervals, limit)| PdSpec {
+        latents,
+        shape,
+        intervals,
+        max_product_connections: limit,
+        block_size: limit.map(|_| latents),
+    });
+    let models = Union::new([
+        (1usize..999).prop_map(|latents| ModelSpec::Hmm { latents, tying: TyingSpec::Inhomogeneous }).boxed(),
+        (2usize..9, 2usize..9)
+            .prop_map(|(a, b)| ModelSpec::MonarchHmm { latents: a * b, factors: Some((a, b)) })
+            .boxed(),
+        (1usize..999, any::<bool>()).prop_map(|(latents, tie_inputs)| ModelSpec::Hclt { latents, tie_inputs }).boxed(),
+        pds.clone().prop_map(ModelSpec::Pd).boxed(),
+        pds.prop_map(ModelSpec::Pdhclt).boxed(),
+        (1usize..9, option::of(1usize..9))
+            .prop_map(|(n, depth)| ModelSpec::RatSpn { latents: n, depth, repetitions: n, pieces: n + 1 })
+            .boxed(),
+        texts("[a-z${}'\" ]{1,6}").prop_map(|path| ModelSpec::File { path }).boxed(),
+    ]);
+    let inputs = [InputKind::Categorical, InputKind::Gaussian, InputKind::DiscreteLogistic];
+    let input = option::of(proptest::sample::select(inputs.to_vec()));
+    (models, input, 1e-6..9.0, 2u64..99, 0u64..=i64::MAX as u64, 0.0..80.0).prop_map(
+        |(model, input, min_std, structure_rows, seed, perturbation)| CircuitSpec {
+            model,
+            input,
+            min_std,
+            structure_rows,
+            seed,
+            perturbation,
+        },
+    )
+}
+
+fn learns() -> impl Strategy<Value = LearnSection> {
+    let schedules = Union::new([
+        (1e-6..1.0).prop_map(|step| Schedule::Constant { step }).boxed(),
+        (0.1..1.0, 0.0..2.0, 0.1..9.0).prop_map(|(from, kappa, delay)| Schedule::Power { from, kappa, delay }).boxed(),
+        (0.1..1.0, 1u64..99).prop_map(|(from, horizon)| Schedule::Cosine { from, to: from / 3.0, horizon }).boxed(),
+        (0.1..1.0, 0u64..9, 1u64..99)
+            .prop_map(|(peak, warmup, decay)| {
+                let (to, stable) = (peak / 7.0, warmup);
+                Schedule::WarmupStableDecay { peak, to, warmup, stable, decay }
+            })
+            .boxed(),
+    ]);
+    let smoothing = (any::<bool>(), 0.0..1.0).prop_map(|(relative, epsilon): (bool, f64)| match relative {
+        true => Smoothing::Relative(epsilon),
+        false => Smoothing::Absolute(epsilon),
+    });
+    let limits = (option::of(1u64..99), option::of(1u64..99), option::of(1e-3..1e9));
+    (0usize..5, schedules, smoothing, 0.0..0.99, 1u64..9, limits).prop_map(
+        |(which, step, smoothing, momentum, batches_per_update, (epochs, batches, seconds))| {
+            let optimizer = match which {
+                0 => OptimizerSpec::Anemone(AnemoneSpec { step, momentum, batches_per_update, smoothing }),
+                1 => OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing }),
+                2 => OptimizerSpec::MiniBatchEm(MiniBatchEmSpec { step, momentum, batches_per_update, smoothing }),
+                3 => OptimizerSpec::StepwiseEm(StepwiseEmSpec { step, batches_per_update, smoothing }),
+                _ => OptimizerSpec::Adam(AdamSpec { rate: step, beta1: momentum, ..AdamSpec::default() }),
+            };
+            let some = epochs.is_some() || batches.is_some() || seconds.is_some();
+            LearnSection { optimizer, epochs: if some { epochs } else { Some(1) }, batches, seconds }
+        },
+    )
+}
+
+fn stages() -> impl Strategy<Value = (BatchSection, CheckpointSpec, StageSpec)> {
+    let policies = [OnBad::Fail, OnBad::Skip, OnBad::Quarantine];
+    let small = (1usize..9999, any::<bool>(), option::of(1u64..99), option::of(1e-3..1e6));
+    (small, 1u64 << 20..1 << 50, proptest::sample::select(policies.to_vec()), 0.0..=1.0).prop_map(
+        |((n, truth, some, seconds), bytes, on_bad, part)| {
+            let batch = BatchSection {
+                rows: n,
+                shuffle: truth,
+                seed: n as u64,
+                drop_last: !truth,
+                shuffle_window: bytes.next_multiple_of(1 << 10),
+            };
+            let every_seconds = seconds.or(some.is_none().then_some(300.0));
+            let checkpoint = CheckpointSpec { every_batches: some, every_seconds, keep: n, keep_best: truth };
+            let workers = some.map(|n| n as usize);
+            let pipeline =
+                StageSpec { memory: bytes, workers, prefetch: n, on_bad, max_bad: bytes, max_bad_fraction: part };
+            (batch, checkpoint, pipeline)
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn a_resolved_pipeline_reads_back_to_the_same(
+        source in sources(),
+        decode in decodes(),
+        circuit in circuits(),
+        learn in learns(),
+        (batch, checkpoint, pipeline) in stages(),
+        name in option::of(texts("[a-z_-]{1,8}")),
+        every in option::of(1u64..99),
+    ) {
+        // Decoders and sources are drawn apart; what a decoder may be depends on its source.
+        let decode = match source.format {
+            Some(Format::Parquet) => decode,
+            Some(_) => decode.of_kind(DecodeKind::Tokens),
+            None => decode.of_kind(DecodeKind::Rows),
+        };
+        let held_out = if source.synthetic.is_some() { SourceSpec::default() } else { source.clone() };
+        let validate = every.map(|n| ValidateSpec { source: held_out, every_epochs: Some(n), every_batches: every, rows: every });
+        let spec = PipelineSpec { name, source, decode, batch, circuit, learn, validate, checkpoint, pipeline };
+        let text = spec.to_toml().unwrap();
+        let again = PipelineSpec::parse(&text, "again.toml");
+        prop_assert_eq!(again.as_ref(), Ok(&spec), "{}", text);
+        prop_assert_eq!(again.unwrap().to_toml().unwrap(), text);
+    }
+
+    #[test]
+    fn no_text_panics(text in "[\\[\\]a-z.=\"0-9{},\n ]{0,60}") {
+        let _ = PipelineSpec::parse(&text, "p.toml");
+        let _ = with(&text);
+    }
+}
