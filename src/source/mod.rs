@@ -10,9 +10,16 @@
 //! Waiting is async, working is not: `fetch` awaits bytes, the iterator it returns cuts them into pieces on a blocking
 //! worker. Errors name file and place. Drained by `pipeline`.
 
+mod arrow_values;
+pub mod columns;
 mod glob;
+pub mod parquet;
 pub mod store;
+#[cfg(test)]
+mod testing;
 pub mod token_width;
+
+pub use columns::Columns;
 
 use std::fmt;
 use std::future::Future;
