@@ -12,12 +12,14 @@
 
 mod arrow_values;
 pub mod columns;
+pub mod compressed_tokens;
 mod glob;
 pub mod parquet;
 pub mod store;
 #[cfg(test)]
 mod testing;
 pub mod token_width;
+pub mod zstd_frames;
 
 pub use columns::Columns;
 
