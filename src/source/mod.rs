@@ -14,6 +14,7 @@ mod arrow_values;
 pub mod columns;
 pub mod compressed_tokens;
 mod glob;
+pub mod jsonl;
 pub mod parquet;
 pub mod store;
 #[cfg(test)]
