@@ -1,5 +1,7 @@
 //! The learner as a service: what it promises about order, waiting, failure, and about going on where it stopped.
 
+#![allow(clippy::unwrap_used)] // what fails here fails a test
+
 mod common;
 
 use std::collections::BTreeSet;
@@ -55,7 +57,7 @@ fn stream(case: &Case, epochs: u64) -> Vec<Item> {
     let mut items = Vec::new();
     for epoch in 0..epochs {
         let mut row = 0;
-        for (i, rows) in [4, 5, 3, 4, 1].into_iter().enumerate() {
+        for (i, rows) in [4, 5, 3, 1].into_iter().enumerate() {
             row += rows as u64;
             let weights = (0..rows).map(|r| 0.5 + r as f32).collect();
             let batch = case.batch_with_missing(rows, 10 * epoch + i as u64).with_weights(weights).unwrap();
@@ -96,8 +98,9 @@ async fn stop_load_continue_gives_the_same_bits_as_never_stopping() {
     for case in [small(), Case::new("mixed inputs", mixed())] {
         let items = stream(&case, 2);
         for (i, spec) in optimizers().iter().enumerate() {
-            if !case.is_discrete() && matches!(spec, OptimizerSpec::Adam(_) | OptimizerSpec::Sgd(_)) {
-                continue; // densities have no gradient steps
+            // Densities have no gradient steps, and of the EM rules one way each will do.
+            if !case.is_discrete() && ![0, 3, 4, 7].contains(&i) {
+                continue;
             }
             // The run that never stops, without any learner around it.
             let (mut backend, mut optimizer) = start(&case.circuit, &case.params, spec);
@@ -289,11 +292,21 @@ async fn a_failure_while_learning_stops_the_learner_and_everybody_hears_why() {
     assert_eq!(error.to_string(), "the learner stopped: device 0: fell off the bus");
 }
 
+struct SlowToEnd;
+
+impl Drop for SlowToEnd {
+    fn drop(&mut self) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 #[tokio::test]
 async fn a_panic_is_an_error_to_everybody_who_waits() {
     let case = small();
     let (open, gate) = mpsc::channel::<()>();
+    let slow = SlowToEnd; // callers are woken long before the thread knows how it ended
     let learner = hooked(&case, move || {
+        let _ = &slow;
         gate.recv().ok();
         panic!("a wheel came {}", "off")
     });
@@ -432,7 +445,7 @@ fn what_cannot_be_read_back_is_not_written() {
     let home = tempfile::tempdir().unwrap();
     let spoil: [fn(&mut Snapshot); 2] = [
         |snapshot| snapshot.progress.prequential.weight = f64::NAN,
-        |snapshot| drop(snapshot.optimizer.numbers.insert("pending_weight".into(), f64::INFINITY)),
+        |snapshot| *snapshot.optimizer.numbers.get_mut("pending_weight").unwrap() = f64::INFINITY,
     ];
     for spoil in spoil {
         let mut snapshot = sample_snapshot(1);
