@@ -121,9 +121,12 @@ impl Mapped {
 
     /// Hands all pages back to the kernel, if any was touched since the last time.
     pub fn release(&self) {
-        if self.last_stretch.swap(UNTOUCHED, Ordering::Relaxed) == UNTOUCHED {
-            return;
+        if self.last_stretch.swap(UNTOUCHED, Ordering::Relaxed) != UNTOUCHED {
+            self.hand_back();
         }
+    }
+
+    fn hand_back(&self) {
         #[cfg(target_os = "linux")]
         if let Some(map) = &self.map {
             // SAFETY: on Linux this makes anonymous and private memory forget what was written to it. This mapping is of a
@@ -136,11 +139,9 @@ impl Mapped {
     /// What a manifest says of the file: its name without the folder, its size, a digest of its first and last 64 KiB.
     pub fn entry(&self) -> FileEntry {
         let (bytes, ends) = (self.bytes(), self.len().min(DIGEST_BYTES));
-        FileEntry {
-            name: file_name(&self.name),
-            bytes: bytes.len() as u64,
-            digest: Digest::new().part(&bytes[..ends]).part(&bytes[bytes.len() - ends..]).finish(),
-        }
+        let digest = Digest::new().part(&bytes[..ends]).part(&bytes[bytes.len() - ends..]).finish();
+        self.hand_back(); // a thousand files would keep a huge page or two each
+        FileEntry { name: file_name(&self.name), bytes: bytes.len() as u64, digest }
     }
 }
 

@@ -10,16 +10,26 @@
 //! Waiting is async, working is not: `fetch` awaits bytes, the iterator it returns cuts them into pieces on a blocking
 //! worker. Errors name file and place. Drained by `pipeline`.
 
+mod arrow_values;
+pub mod columns;
+pub mod compressed_tokens;
 mod concatenated;
 mod glob;
+pub mod jsonl;
 mod mapped;
 pub mod memory;
 pub mod npy;
 mod npy_header;
+pub mod parquet;
 pub mod store;
 pub mod synthetic;
+#[cfg(test)]
+mod testing;
 pub mod token_width;
 pub mod tokens;
+pub mod zstd_frames;
+
+pub use columns::Columns;
 
 use std::fmt;
 use std::future::Future;

@@ -33,7 +33,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// How much of a file's beginning and end names its content.
 const DIGEST_BYTES: u64 = 64 << 10;
 /// What a blocking reader fetches at once.
-const READER_BYTES: u64 = 1 << 20;
+pub(super) const READER_BYTES: u64 = 1 << 20;
 
 static LOCAL: LazyLock<Arc<dyn ObjectStore>> = LazyLock::new(|| Arc::new(LocalFileSystem::new()));
 
@@ -95,11 +95,11 @@ impl Shard {
         })
     }
 
-    /// The file from its beginning, for a blocking worker. Must be called where a runtime is, read where none is.
-    pub(super) fn reader(&self) -> Result<ShardReader> {
+    /// A stretch of the file for a blocking worker. Must be called where a runtime is, and read where none is.
+    pub(super) fn reader(&self, range: Range<u64>) -> Result<ShardReader> {
         let handle = Handle::try_current()
             .map_err(|_| Error::unsupported(format!("{}: reading needs a tokio runtime", self.name)))?;
-        Ok(ShardReader { shard: self.clone(), handle, next: 0, buffer: Bytes::new() })
+        Ok(ShardReader { shard: self.clone(), handle, rest: range, buffer: Bytes::new() })
     }
 
     /// A file of this machine.
@@ -123,24 +123,32 @@ impl fmt::Debug for Shard {
     }
 }
 
-/// Reads a shard from its beginning in ranges of a mebibyte, blocking.
+/// Reads a stretch of a shard in ranges of a mebibyte, blocking. Its errors carry ours: see [`read_error`].
 pub(super) struct ShardReader {
     shard: Shard,
     handle: Handle,
-    next: u64,
+    rest: Range<u64>,
     buffer: Bytes,
 }
 
 impl io::Read for ShardReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.buffer.is_empty() && self.next < self.shard.size {
-            let end = self.shard.size.min(self.next + READER_BYTES);
-            self.buffer = self.handle.block_on(self.shard.range(self.next..end)).map_err(io::Error::other)?;
-            self.next = end;
+        if self.buffer.is_empty() && !self.rest.is_empty() {
+            let next = self.rest.start..self.rest.end.min(self.rest.start + READER_BYTES);
+            self.buffer = self.handle.block_on(self.shard.range(next.clone())).map_err(io::Error::other)?;
+            self.rest.start = next.end;
         }
         let taken = into.len().min(self.buffer.len());
         self.buffer.copy_to_slice(&mut into[..taken]);
         Ok(taken)
+    }
+}
+
+/// What a decompressor's error means: ours if the store failed, else damaged data at `place`.
+pub(super) fn read_error(place: &str, error: &io::Error) -> Error {
+    match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+        Some(ours) => ours.clone(),
+        None => Error::format(format!("{place}: damaged or cut off: {error}")),
     }
 }
 

@@ -1,0 +1,572 @@
+//! Texts in JSON lines: `.jsonl` in ranges of bytes, `.jsonl.zst` streamed.
+//!
+//! A block of a plain file is a range of bytes, and a line belongs to the block in which its first byte lies; so every line
+//! is in one block whatever the block size, and blocks can be read in any order. A compressed file is one block that is
+//! decompressed as it is read. A line that is not an object with the wanted text is a bad record at its byte offset (in a
+//! compressed file: of what it decompresses to). Blank lines are nothing.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::Read;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes};
+use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::store::{READER_BYTES, Shard, read_error};
+use super::{Blobs, Block, BlockSource, BoxFuture, Fetched, Manifest, Piece, Positions, Records, zstd_frames};
+use crate::error::{Error, Result};
+
+/// A block of a plain file.
+const BLOCK_BYTES: u64 = 4 << 20;
+/// A longer line is a bad record: it may be a file that is no text at all.
+const MAX_LINE_BYTES: usize = 64 << 20;
+/// How much is fetched at first to find the end of a block's last line; then twice as much, and so on.
+const TAIL_BYTES: u64 = 64 << 10;
+/// How much a line splitter reads at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// Texts in a field of JSON lines.
+pub struct JsonlSource {
+    manifest: Manifest,
+    blocks: Vec<Block>,
+    shards: Vec<Shard>,
+    /// Of each block: the shard's index, and its bytes there.
+    ranges: Vec<(usize, Range<u64>)>,
+    field: Arc<str>,
+    max_line_bytes: usize,
+}
+
+impl JsonlSource {
+    /// Lines of all shards, of which `field` is the text.
+    pub async fn open(shards: Vec<Shard>, field: &str) -> Result<Self> {
+        Self::open_with_block_bytes(shards, field, BLOCK_BYTES).await
+    }
+
+    /// The same with blocks of another size.
+    pub async fn open_with_block_bytes(shards: Vec<Shard>, field: &str, block_bytes: u64) -> Result<Self> {
+        let block_bytes = block_bytes.max(1);
+        let (mut entries, mut blocks, mut ranges) = (Vec::new(), Vec::new(), Vec::new());
+        for (index, shard) in shards.iter().enumerate() {
+            let (name, size) = (shard.name(), shard.size());
+            if name.ends_with(".gz") {
+                return Err(Error::unsupported(format!(
+                    "{name}: gzip is not read: unpack it, or compress it with zstd"
+                )));
+            }
+            entries.push(shard.entry().await?);
+            if size == 0 {
+                continue;
+            }
+            if is_compressed(shard) {
+                let first = shard.range(0..size.min(zstd_frames::MAX_HEADER_BYTES)).await?;
+                // A first frame that is smaller than the file is not the only one.
+                let known = zstd_frames::content_bytes(&first).filter(|&bytes| bytes >= size);
+                let bytes = known.unwrap_or(size.saturating_mul(4));
+                blocks.push(Block { bytes, fetch_bytes: READER_BYTES.min(size) });
+                ranges.push((index, 0..size));
+                continue;
+            }
+            for start in (0..size).step_by(usize::try_from(block_bytes).unwrap_or(usize::MAX)) {
+                let range = start..size.min(start.saturating_add(block_bytes));
+                let bytes = range.end - range.start;
+                blocks.push(Block { bytes, fetch_bytes: bytes });
+                ranges.push((index, range));
+            }
+        }
+        let manifest = Manifest::new("jsonl", entries, field);
+        manifest.require_files()?;
+        if blocks.is_empty() {
+            return Err(Error::data(format!("{}: no line in any file", shards[0].name())));
+        }
+        Ok(Self { manifest, blocks, shards, ranges, field: field.into(), max_line_bytes: MAX_LINE_BYTES })
+    }
+
+    async fn fetch_block(&self, block: usize, piece_bytes: usize) -> Result<Fetched> {
+        let (shard, range) = &self.ranges[block];
+        let shard = &self.shards[*shard];
+        let (start, input): (u64, Box<dyn Read + Send>) = if is_compressed(shard) {
+            let decoder = zstd::stream::read::Decoder::new(shard.reader(range.clone())?);
+            (0, Box::new(decoder.map_err(|error| Error::io(shard.name(), &error))?))
+        } else {
+            let (start, lines) = self.fetch_lines(shard, range.clone()).await?;
+            (start, Box::new(lines.reader()))
+        };
+        let lines = Lines {
+            input,
+            buffer: Vec::new(),
+            used: 0,
+            offset: start,
+            max_line_bytes: self.max_line_bytes,
+            is_at_end: false,
+        };
+        Ok(Fetched {
+            pieces: Box::new(Pieces {
+                lines,
+                file: shard.name().clone(),
+                field: self.field.clone(),
+                piece_bytes,
+                failure: None,
+                is_over: false,
+            }),
+        })
+    }
+
+    /// The lines that begin in a range, to the end of the last of them, and where the first begins.
+    async fn fetch_lines(&self, shard: &Shard, range: Range<u64>) -> Result<(u64, Bytes)> {
+        // With the byte before: if it ends a line, one begins with the range.
+        let from = range.start.saturating_sub(1);
+        let bytes = shard.range(from..range.end).await?;
+        let first = if range.start == 0 {
+            Some(0)
+        } else {
+            bytes.iter().position(|&byte| byte == b'\n').map(|end| end + 1).filter(|&first| first < bytes.len())
+        };
+        let Some(first) = first else { return Ok((range.end, Bytes::new())) }; // all of a line that began before
+        let bytes = bytes.slice(first..);
+        let start = from + first as u64;
+        let mut at = range.end;
+        if bytes.ends_with(b"\n") || at == shard.size() {
+            return Ok((start, bytes));
+        }
+        // The last line goes on in the next block, or through several.
+        let last = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        let mut lines = Vec::from(bytes);
+        let mut step = TAIL_BYTES;
+        while at < shard.size() && lines.len() - last <= self.max_line_bytes {
+            let end = shard.size().min(at + step);
+            let more = shard.range(at..end).await?;
+            if let Some(newline) = more.iter().position(|&byte| byte == b'\n') {
+                lines.extend_from_slice(&more[..=newline]);
+                break;
+            }
+            lines.extend_from_slice(&more);
+            at = end;
+            step = (2 * step).min(READER_BYTES);
+        }
+        Ok((start, lines.into()))
+    }
+}
+
+fn is_compressed(shard: &Shard) -> bool {
+    shard.name().ends_with(".zst")
+}
+
+impl BlockSource for JsonlSource {
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    fn fetch(&self, block: usize, piece_bytes: usize) -> BoxFuture<'_, Result<Fetched>> {
+        Box::pin(self.fetch_block(block, piece_bytes))
+    }
+}
+
+/// The pieces of a block.
+struct Pieces {
+    lines: Lines,
+    file: Arc<str>,
+    field: Arc<str>,
+    piece_bytes: usize,
+    /// Delivered after the lines that came before it.
+    failure: Option<Error>,
+    is_over: bool,
+}
+
+impl Iterator for Pieces {
+    type Item = Result<Piece>;
+
+    fn next(&mut self) -> Option<Result<Piece>> {
+        let mut blobs = Blobs::default();
+        let (mut offsets, mut bad) = (Vec::new(), Vec::new());
+        while !self.is_over && blobs.bytes.len() < self.piece_bytes.max(1) {
+            match self.lines.next() {
+                Ok(None) => self.is_over = true,
+                Err(error) => {
+                    self.is_over = true;
+                    let place = format!("{}: after byte {} of its lines", self.file, self.lines.offset);
+                    self.failure = Some(read_error(&place, &error));
+                }
+                Ok(Some((offset, line))) => {
+                    let text = match line {
+                        Line::Whole(line) => {
+                            let line = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| offset == 0).unwrap_or(line);
+                            if line.trim_ascii().is_empty() {
+                                continue;
+                            }
+                            text_of(line, &self.field)
+                        }
+                        Line::TooLong => Err("a line that is too long to be text".into()),
+                    };
+                    offsets.push(offset);
+                    match text {
+                        Ok(text) => blobs.push(text.as_bytes()),
+                        Err(reason) => {
+                            bad.push((blobs.ends.len(), reason));
+                            blobs.push(&[]);
+                        }
+                    }
+                }
+            }
+        }
+        if offsets.is_empty() {
+            return self.failure.take().map(Err);
+        }
+        let positions = Positions::Bytes(offsets);
+        Some(Ok(Piece { file: self.file.clone(), positions, records: Records::Blobs(blobs), bad }))
+    }
+}
+
+/// Some editors begin a file with it; it is not JSON.
+const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
+/// Cuts bytes at newlines.
+struct Lines {
+    input: Box<dyn Read + Send>,
+    /// Read and not yet delivered, from `used` on.
+    buffer: Vec<u8>,
+    used: usize,
+    /// Of `buffer[used]` in the file.
+    offset: u64,
+    max_line_bytes: usize,
+    is_at_end: bool,
+}
+
+enum Line<'a> {
+    Whole(&'a [u8]),
+    TooLong,
+}
+
+impl Lines {
+    /// The next line without its newline, and where it begins.
+    fn next(&mut self) -> std::io::Result<Option<(u64, Line<'_>)>> {
+        let start = self.offset;
+        let mut searched = 0;
+        let mut is_too_long = false;
+        loop {
+            let fresh = &self.buffer[self.used + searched..];
+            if let Some(newline) = fresh.iter().position(|&byte| byte == b'\n') {
+                let line = self.used..self.used + searched + newline;
+                self.used = line.end + 1;
+                self.offset += line.len() as u64 + 1;
+                is_too_long |= line.len() > self.max_line_bytes;
+                let line = if is_too_long { Line::TooLong } else { Line::Whole(&self.buffer[line]) };
+                return Ok(Some((start, line)));
+            }
+            searched = self.buffer.len() - self.used;
+            if searched > self.max_line_bytes {
+                // Nothing of it is kept but where it began.
+                is_too_long = true;
+                self.offset += searched as u64;
+                self.used += searched;
+                searched = 0;
+            }
+            if self.is_at_end {
+                let line = self.used..self.buffer.len();
+                self.used = line.end;
+                self.offset += line.len() as u64;
+                return Ok(match (is_too_long, line.is_empty()) {
+                    (true, _) => Some((start, Line::TooLong)),
+                    (false, true) => None,
+                    (false, false) => Some((start, Line::Whole(&self.buffer[line]))),
+                });
+            }
+            self.fill()?;
+        }
+    }
+
+    fn fill(&mut self) -> std::io::Result<()> {
+        self.buffer.drain(..self.used);
+        self.used = 0;
+        let read = self.input.by_ref().take(READ_BYTES as u64).read_to_end(&mut self.buffer)?;
+        self.is_at_end = read == 0;
+        Ok(())
+    }
+}
+
+/// The text in a field of a JSON object, or why there is none.
+fn text_of<'a>(line: &'a [u8], field: &str) -> std::result::Result<Cow<'a, str>, String> {
+    let mut json = serde_json::Deserializer::from_slice(line);
+    let value = FieldOf(field).deserialize(&mut json).and_then(|value| json.end().map(|()| value));
+    match value {
+        Ok(Some(Value::Text(text))) => Ok(text),
+        Ok(Some(Value::Other(kind))) => Err(format!("field `{field}` is {kind}, not a text")),
+        Ok(None) => Err(format!("no field `{field}`")),
+        // A line is always line 1 to the parser.
+        Err(error) => {
+            Err(format!("not a JSON object: {}", error.to_string().replace(" at line 1 column", " at column")))
+        }
+    }
+}
+
+/// Finds the value of one field of an object; the others are read over.
+struct FieldOf<'f>(&'f str);
+
+enum Value<'a> {
+    Text(Cow<'a, str>),
+    /// Something else, in words.
+    Other(&'static str),
+}
+
+impl<'de> DeserializeSeed<'de> for FieldOf<'_> {
+    type Value = Option<Value<'de>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> std::result::Result<Self::Value, D::Error> {
+        json.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for FieldOf<'_> {
+    type Value = Option<Value<'de>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(is_wanted) = map.next_key_seed(IsName(self.0))? {
+            if is_wanted {
+                found = Some(map.next_value_seed(AnyValue)?);
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a key is this one.
+struct IsName<'f>(&'f str);
+
+impl<'de> DeserializeSeed<'de> for IsName<'_> {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> std::result::Result<bool, D::Error> {
+        json.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for IsName<'_> {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E: de::Error>(self, key: &str) -> std::result::Result<bool, E> {
+        Ok(key == self.0)
+    }
+}
+
+/// A text, without a copy where it has no escapes; or what is there instead.
+struct AnyValue;
+
+impl<'de> DeserializeSeed<'de> for AnyValue {
+    type Value = Value<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> std::result::Result<Value<'de>, D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for AnyValue {
+    type Value = Value<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> std::result::Result<Value<'de>, E> {
+        Ok(Value::Text(Cow::Borrowed(text)))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Value<'de>, E> {
+        Ok(Value::Text(Cow::Owned(text.into())))
+    }
+
+    fn visit_unit<E: de::Error>(self) -> std::result::Result<Value<'de>, E> {
+        Ok(Value::Other("null"))
+    }
+
+    fn visit_bool<E: de::Error>(self, _: bool) -> std::result::Result<Value<'de>, E> {
+        Ok(Value::Other("true or false"))
+    }
+
+    fn visit_i64<E: de::Error>(self, _: i64) -> std::result::Result<Value<'de>, E> {
+        Ok(Value::Other("a number"))
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> std::result::Result<Value<'de>, E> {
+        Ok(Value::Other("a number"))
+    }
+
+    fn visit_f64<E: de::Error>(self, _: f64) -> std::result::Result<Value<'de>, E> {
+        Ok(Value::Other("a number"))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Value<'de>, A::Error> {
+        while items.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Value::Other("a list"))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> std::result::Result<Value<'de>, A::Error> {
+        while items.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(Value::Other("an object"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+
+    use super::super::testing::{Found, blobs, blobs_of, failure, pieces, run, shards};
+    use super::*;
+    use crate::error::ErrorKind;
+
+    /// In frames of a few bytes, as parallel compressors make them.
+    fn zstd_file(content: &[u8], frame_bytes: usize) -> Vec<u8> {
+        content.chunks(frame_bytes).flat_map(|some| zstd::stream::encode_all(some, 1).unwrap()).collect()
+    }
+
+    async fn read(name: &str, content: &[u8], block_bytes: u64, piece_bytes: usize) -> Vec<Found> {
+        let files = shards(&[(name, content.to_vec())]).await;
+        let source = JsonlSource::open_with_block_bytes(files, "text", block_bytes).await.unwrap();
+        blobs(&source, piece_bytes).await
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_line_comes_once_and_in_order_whatever_the_block_size(
+            lines in prop::collection::vec(prop::option::weighted(0.8, "[a-zé\\\\\"]{0,40}"), 1..40),
+            ends in prop::sample::select(vec!["\n", "\r\n", "\n\n", "\n \t\n"]),
+            ends_with_newline in any::<bool>(),
+            block_bytes in 1u64..200,
+            piece_bytes in 0usize..100,
+        ) {
+            let (mut content, mut expected) = (String::new(), Vec::new());
+            for line in &lines {
+                let offset = content.len() as u64;
+                match line {
+                    Some(text) => content.push_str(&serde_json::json!({ "id": 1, "text": text }).to_string()),
+                    None => content.push_str("{\"id\": 2}"),
+                }
+                content.push_str(ends);
+                expected.push((offset, line.clone().map(String::into_bytes).ok_or("no field `text`".to_string())));
+            }
+            if !ends_with_newline {
+                content.truncate(content.trim_ascii_end().len());
+            }
+            let named = |name: &str| -> Vec<Found> {
+                expected.iter().map(|(offset, text)| (name.to_string(), *offset, text.clone())).collect()
+            };
+            run(async {
+                let plain = read("a.jsonl", content.as_bytes(), block_bytes, piece_bytes).await;
+                assert_eq!(plain, named("a.jsonl"));
+                let file = zstd_file(content.as_bytes(), block_bytes as usize);
+                assert_eq!(read("a.jsonl.zst", &file, block_bytes, piece_bytes).await, named("a.jsonl.zst"));
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_line_without_the_text_says_why() {
+        let lines: Vec<(&[u8], std::result::Result<&str, &str>)> = vec![
+            (b"\xEF\xBB\xBF{\"text\": \"a\\u00e9\\n\"}", Ok("aé\n")),
+            (b"{\"x\": {\"text\": \"inner\"}, \"text\": \"outer\", \"y\": [1]}", Ok("outer")),
+            (b"{\"text\": \"one\", \"te\\u0078t\": \"two\"}", Ok("two")),
+            (b"{\"text\": \"\"}", Ok("")),
+            (b"{\"txt\": \"a\"}", Err("no field `text`")),
+            (b"{\"text\": null}", Err("field `text` is null, not a text")),
+            (b"{\"text\": 1.5}", Err("field `text` is a number, not a text")),
+            (b"{\"text\": [\"a\"]}", Err("field `text` is a list, not a text")),
+            (b"{\"text\": {\"a\": 1}}", Err("field `text` is an object, not a text")),
+            (b"[1]", Err("not a JSON object: ")),
+            (b"{\"text\": \"a\"", Err("not a JSON object: EOF")),
+            (b"{\"text\": \"a\"} {", Err("not a JSON object: trailing")),
+            (b"{\"text\": \"\xFF\"}", Err("not a JSON object: invalid unicode")),
+            (b"\x00\x01", Err("not a JSON object: ")),
+        ];
+        let content = lines.iter().map(|line| line.0).collect::<Vec<_>>().join(&b'\n');
+        let found = read("a.jsonl", &content, 4 << 20, 1 << 20).await;
+        assert_eq!(found.len(), lines.len());
+        for ((_, _, found), (line, expected)) in found.iter().zip(&lines) {
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => assert_eq!(found, expected.as_bytes()),
+                (Err(found), Err(expected)) => assert!(found.starts_with(expected), "{found}"),
+                _ => panic!("{found:?} {}", String::from_utf8_lossy(line)),
+            }
+        }
+        let deep = format!("{}{}", "{\"text\":".repeat(100_000), "}".repeat(100_000));
+        assert!(read("a.jsonl", deep.as_bytes(), 4 << 20, 100).await[0].2.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_line_may_span_many_blocks_but_not_all_memory() {
+        let long = "x".repeat(300_000);
+        let line = |text: &str| format!("{{\"text\":\"{text}\"}}\n");
+        let content = [line("a"), line(&long), line("b")].concat();
+        for (name, file) in
+            [("a.jsonl", content.clone().into_bytes()), ("a.jsonl.zst", zstd_file(content.as_bytes(), 1 << 20))]
+        {
+            assert_eq!(read(name, &file, 1000, 100).await[1].2, Ok(long.clone().into_bytes()));
+            for limit in [100_000, 299_999, 400_000] {
+                let files = shards(&[(name, file.clone())]).await;
+                let mut source = JsonlSource::open_with_block_bytes(files, "text", 1000).await.unwrap();
+                source.max_line_bytes = limit;
+                let found = blobs(&source, 100).await;
+                let places: Vec<u64> = found.iter().map(|record| record.1).collect();
+                assert_eq!(places, [0, 13, 13 + 300_012]);
+                assert_eq!((&found[0].2, &found[2].2), (&Ok(b"a".to_vec()), &Ok(b"b".to_vec())));
+                match &found[1].2 {
+                    Ok(text) => assert!(limit == 400_000 && text.len() == 300_000),
+                    Err(reason) => assert!(limit < 400_000 && reason.contains("too long"), "{reason}"),
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_compressed_file_that_was_cut_off_delivers_what_it_has_and_says_so() {
+        let content: String = (0..20_000).map(|i| format!("{{\"text\":\"{i}\"}}\n")).collect();
+        let mut file = Vec::new();
+        let mut encoder = zstd::stream::write::Encoder::new(&mut file, 1).unwrap();
+        encoder.include_checksum(true).unwrap();
+        encoder.write_all(content.as_bytes()).unwrap();
+        encoder.finish().unwrap();
+        let mut flipped = file.clone();
+        *flipped.last_mut().unwrap() ^= 1; // of the checksum
+        for (damaged, at_least) in [(file[..file.len() / 2].to_vec(), 1000), (flipped, 10_000)] {
+            let files = shards(&[("a.jsonl.zst", damaged)]).await;
+            let source = JsonlSource::open(files, "text").await.unwrap();
+            let (pieces, end) = pieces(&source, 0, 1000).await;
+            let found: Vec<Found> = pieces.iter().flat_map(blobs_of).collect();
+            assert!(found.len() > at_least, "{}", found.len());
+            for (i, record) in found.iter().enumerate() {
+                assert_eq!(record.2, Ok(i.to_string().into_bytes()));
+            }
+            let error = end.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Format);
+            assert!(error.to_string().starts_with("a.jsonl.zst: after byte "), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_lines_is_refused() {
+        let open = async |name: &str, content: &[u8]| {
+            JsonlSource::open(shards(&[(name, content.to_vec())]).await, "text").await.map(drop)
+        };
+        assert_eq!(failure(open("a.jsonl.gz", b"x").await).kind(), ErrorKind::Unsupported);
+        assert!(failure(open("a.jsonl", b"").await).to_string().contains("no line in any file"));
+        assert_eq!(failure(JsonlSource::open(Vec::new(), "text").await).kind(), ErrorKind::Data);
+    }
+}
