@@ -155,7 +155,7 @@ mod tests {
         for text in ["one", "two"] {
             publish(&target, &["a"], fill(text)).unwrap();
             assert_eq!(fs::read_to_string(target.join("a")).unwrap(), text);
-            assert_eq!(names(&home.path().join("runs")), [target.clone()]);
+            assert_eq!(names(&home.path().join("runs")), std::slice::from_ref(&target));
         }
     }
 
