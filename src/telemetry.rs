@@ -50,7 +50,7 @@ pub const DECODE_ERRORS: &str = "anemone_bad_records_total";
 /// Rows of probability zero.
 pub const IMPOSSIBLE_ROWS: &str = "anemone_impossible_rows_total";
 /// Seconds that a stage waited; labels `stage` and `side` (`input`: starved, `output`: held up).
-pub const STAGE_WAIT: &str = "anemone_stage_wait_seconds_total";
+pub const STAGE_WAIT: &str = "anemone_stage_wait_seconds";
 /// Bytes of rows on their way.
 pub const QUEUE_BYTES: &str = "anemone_queue_bytes";
 /// Mean log-likelihood of all rows when they were first seen.
@@ -87,7 +87,7 @@ pub const METRICS: [Metric; 18] = [
     counter(BYTES_READ, Unit::Bytes, "bytes that sources delivered, before decoding: is it the disk or the network?"),
     counter(DECODE_ERRORS, Unit::Count, "records left out because they could not be read: is the data damaged?"),
     counter(IMPOSSIBLE_ROWS, Unit::Count, "rows of probability zero: is there too little smoothing?"),
-    counter(
+    gauge(
         STAGE_WAIT,
         Unit::Seconds,
         "seconds that a stage waited for its input or for room at its output: what bounds the run?",
@@ -181,7 +181,7 @@ mod tests {
         metrics::with_local_recorder(&recorder, || {
             describe_all();
             metrics::counter!(ROWS).increment(512);
-            metrics::counter!(STAGE_WAIT, STAGE => "decode", SIDE => "input").increment(2);
+            metrics::gauge!(STAGE_WAIT, STAGE => "decode", SIDE => "input").set(2.5);
             metrics::gauge!(VALID_LL).set(-3.5);
             metrics::histogram!(STEP_SECONDS).record(0.02);
         });
@@ -190,7 +190,7 @@ mod tests {
             "# HELP anemone_rows_total rows learned from",
             "# TYPE anemone_rows_total counter",
             "anemone_rows_total 512",
-            "anemone_stage_wait_seconds_total{stage=\"decode\",side=\"input\"} 2",
+            "anemone_stage_wait_seconds{stage=\"decode\",side=\"input\"} 2.5",
             "anemone_valid_log_likelihood_nats -3.5",
             "anemone_step_seconds_bucket{le=\"0.03\"} 1",
             "anemone_step_seconds_bucket{le=\"0.01\"} 0",

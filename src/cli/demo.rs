@@ -3,8 +3,7 @@
 //! A random HMM makes the data, so the best log-likelihood anyone can reach is known: the source's own. Anemone and
 //! full-batch EM then learn a larger HMM from the same start on the same batches.
 
-use std::fmt::Display;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,6 +11,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
+use super::output::say;
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuOptions};
 use crate::circuit::{Categorical, Circuit, Params, sample};
@@ -187,11 +187,6 @@ impl Problem {
         }
         lines.iter().map(|line| line.trim_end().to_string()).collect::<Vec<_>>().join("\n")
     }
-}
-
-/// One line on standard output. Not `println!`, which panics when the reader has gone.
-fn say(line: impl Display) -> Result<()> {
-    writeln!(std::io::stdout(), "{line}").map_err(|e| Error::io("standard output", &e))
 }
 
 fn cpu_options(args: &DemoArgs) -> CpuOptions {

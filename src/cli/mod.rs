@@ -1,16 +1,40 @@
 //! The command line.
 //!
-//! Exit codes: 0 done, 1 something failed (one line on standard error says what), 2 the command was not understood.
+//! | exit code | meaning |
+//! |---|---|
+//! | 0 | done; also after SIGINT or SIGTERM, with a checkpoint written |
+//! | 1 | something failed, such as a disk; one line on standard error says what |
+//! | 2 | the command line or the pipeline file was not understood, and nothing was begun |
+//! | 3 | the data is bad: a file that is damaged, a record that cannot be read |
+//! | 4 | a run was not resumed: the checkpoint is of another one, or checkpoints are there and `--resume` is not |
+//!
+//! Results go to standard output, everything else to standard error. One file a command.
 
+mod check;
+mod completions;
 mod demo;
+mod eval;
+mod inspect;
+mod model_path;
+mod output;
+mod pipeline_args;
+mod report;
+mod tokenize;
+mod train;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::error::{Error, Result};
+
+const EXIT_CODES: &str = "Exit codes: 0 done (also after SIGINT or SIGTERM, with a checkpoint written), 1 failed, 2 not \
+                          understood, 3 the data is bad, 4 not resumed";
+
 /// Learns probabilistic circuits, exact generative models, by mini-batch EM.
 #[derive(Debug, Parser)]
 #[command(name = "anemone", version, about, propagate_version = true, arg_required_else_help = true)]
+#[command(after_help = EXIT_CODES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -18,19 +42,37 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Train(Box<train::TrainArgs>),
+    Check(check::CheckArgs),
+    Eval(eval::EvalArgs),
+    Inspect(inspect::InspectArgs),
+    Tokenize(tokenize::TokenizeArgs),
+    Completions(completions::CompletionsArgs),
     Demo(demo::DemoArgs),
 }
 
 /// Parses the command line, does what it says, and tells how it went.
 pub fn run() -> ExitCode {
-    let done = match Cli::parse().command {
-        Command::Demo(args) => demo::run(&args),
+    let outcome = match Cli::parse().command {
+        Command::Train(args) => train::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Eval(args) => eval::run(&args),
+        Command::Inspect(args) => inspect::run(&args),
+        Command::Tokenize(args) => tokenize::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Demo(args) => demo::run(&args).map_err(output::Failure::from),
     };
-    match done {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.report(),
     }
+}
+
+/// What waits for bytes, signals and requests while others work.
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("anemone-io")
+        .build()
+        .map_err(|e| Error::io("cannot start threads", &e))
 }

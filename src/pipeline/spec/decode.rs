@@ -103,7 +103,7 @@ impl DecodeSpec {
             end_of_text: is(DecodeKind::Text).map(|()| self.end_of_text.unwrap_or(false)),
             vocab: is(DecodeKind::Tokens).map(|()| self.vocab.unwrap_or(GPT2_VOCAB)),
             patch: is(DecodeKind::Image).and(self.patch),
-            color: is(DecodeKind::Image).map(|()| self.color.unwrap_or(Color::Rgb)),
+            color: is(DecodeKind::Image).map(|()| self.color.unwrap_or(Color::YcocgR)),
             size: is(DecodeKind::Image).and(self.size),
             cats: is(DecodeKind::Rows).and(self.cats),
         }

@@ -1,0 +1,184 @@
+//! `anemone check`: what a pipeline would do, without doing it.
+//!
+//! Everything that `train` does before its first batch: read the file, open the data, decode one batch, build the circuit
+//! and look whether the batch fits it. A pipeline that passes will start.
+
+use std::sync::Arc;
+
+use clap::Args;
+use serde_json::json;
+
+use super::output::{Failure, Outcome, note, say, table, thousands};
+use super::pipeline_args::{PipelineArgs, Understood};
+use super::runtime;
+use super::train::MachineArgs;
+use crate::circuit::Circuit;
+use crate::decode::{RowShape, ValueKind};
+use crate::error::Result;
+use crate::pipeline::model::{MemoryEstimate, estimate};
+use crate::pipeline::prepare::{Inputs, Machine};
+use crate::pipeline::spec::{PipelineSpec, show_size};
+use crate::source::Source;
+
+/// Read a pipeline, open its data, build its circuit, and say what would happen.
+#[derive(Args, Clone, Debug)]
+pub(super) struct CheckArgs {
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Print the resolved pipeline, every default written out, and do nothing else
+    #[arg(long)]
+    resolved: bool,
+}
+
+pub(super) fn run(args: &CheckArgs) -> Outcome {
+    let Understood { spec, name, notes } = args.pipeline.understand().map_err(Failure::not_understood)?;
+    let machine = args.machine.understand().map_err(Failure::not_understood)?;
+    notes.iter().for_each(|text| note(format_args!("note: {text}")));
+    if args.resolved {
+        return Ok(say(spec.to_toml()?.trim_end())?);
+    }
+    let found = runtime()?.block_on(look(&spec, &machine))?;
+    let text = if args.json { found.to_json(&name, &spec) } else { found.to_table(&name, &spec) };
+    Ok(say(text)?)
+}
+
+/// What was found.
+struct Found {
+    inputs: Inputs,
+    circuit: Arc<Circuit>,
+    /// Rows of the first batch; `None` where looking at it would use it up.
+    first_batch: Option<usize>,
+    memory: MemoryEstimate,
+}
+
+async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
+    let inputs = Inputs::open(spec).await?;
+    let first = match inputs.source {
+        Source::Live(_) => None,
+        _ => Some(inputs.sample(spec.batch.rows as u64).await?),
+    };
+    let circuit = Arc::new(inputs.build_circuit(spec).await?);
+    if let Some(batch) = &first {
+        circuit.check_batch(batch)?;
+    }
+    let budget = machine.memory_budget() as u64;
+    let memory = estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory);
+    inputs.build_learner(spec, circuit.clone(), machine)?;
+    Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, memory })
+}
+
+impl Found {
+    fn to_table(&self, name: &str, spec: &PipelineSpec) -> String {
+        let manifest = self.inputs.source.manifest();
+        let bytes: u64 = manifest.files.iter().map(|file| file.bytes).sum();
+        let mut source = self.inputs.describe_source();
+        if bytes > 0 {
+            source += &format!(", {}", show_size(bytes));
+        }
+        if let Some(rows) = self.inputs.num_rows() {
+            source += &format!(", {} rows an epoch", thousands(rows));
+        }
+        let layout = self.circuit.layout();
+        let memory = &self.memory;
+        let mut rows = vec![
+            ("pipeline", name.to_string()),
+            ("source", source),
+            ("decoder", format!("{}: {}", self.inputs.decoder.identity(), describe_rows(self.inputs.decoder.shape()))),
+            ("batch", describe_batch(spec, self.first_batch)),
+            (
+                "circuit",
+                format!(
+                    "{}: {} nodes, {} parameters in {} blocks",
+                    spec.circuit.model.name(),
+                    thousands(self.circuit.nodes().len() as u64),
+                    thousands(layout.num_values() as u64),
+                    thousands(layout.blocks().len() as u64)
+                ),
+            ),
+            ("optimizer", format!("{}, {}", spec.learn.optimizer.name(), describe_limits(spec))),
+        ];
+        if let Some(valid) = &self.inputs.valid {
+            let limit = valid.rows.map_or(String::new(), |rows| format!(", {} rows", thousands(rows)));
+            rows.push(("validation", format!("{}{limit}", valid.source.manifest().kind)));
+        }
+        let checkpoint = &spec.checkpoint;
+        let often = [
+            checkpoint.every_batches.map(|n| format!("every {} batches", thousands(n))),
+            checkpoint.every_seconds.map(|s| format!("every {s} seconds")),
+        ];
+        let often: Vec<String> = often.into_iter().flatten().collect();
+        let best = if checkpoint.keep_best { " and the best" } else { "" };
+        rows.push(("checkpoints", format!("{}, keeps {}{best}", often.join(" and "), checkpoint.keep)));
+        rows.push((
+            "memory",
+            format!(
+                "{}: parameters {}, optimizer {}, activations {}, pipeline {}",
+                show_size(memory.total()),
+                show_size(memory.parameters),
+                show_size(memory.optimizer),
+                show_size(memory.activations),
+                show_size(memory.pipeline)
+            ),
+        ));
+        table(&rows)
+    }
+
+    fn to_json(&self, name: &str, spec: &PipelineSpec) -> String {
+        let layout = self.circuit.layout();
+        let manifest = self.inputs.source.manifest();
+        json!({
+            "pipeline": name,
+            "source": {"kind": manifest.kind, "files": manifest.files, "digest": manifest.digest, "rows": self.inputs.num_rows()},
+            "decoder": {"identity": self.inputs.decoder.identity(), "rows": self.inputs.decoder.shape()},
+            "batch": {"rows": spec.batch.rows, "first": self.first_batch},
+            "circuit": {
+                "model": spec.circuit.model.name(),
+                "variables": self.circuit.num_vars(),
+                "nodes": self.circuit.nodes().len(),
+                "parameters": layout.num_values(),
+                "blocks": layout.blocks().len(),
+            },
+            "optimizer": spec.learn.optimizer,
+            "memory": self.memory,
+            "resolved": spec,
+        })
+        .to_string()
+    }
+}
+
+/// What rows look like, in a few words.
+pub(super) fn describe_rows(shape: &RowShape) -> String {
+    let values = match shape.values {
+        ValueKind::Categories(cats) => format!("{} categories", thousands(u64::from(cats))),
+        ValueKind::Reals => "real numbers".to_string(),
+    };
+    let grid = shape.grid.as_ref().map_or(String::new(), |grid| {
+        format!(" ({})", grid.iter().map(ToString::to_string).collect::<Vec<_>>().join("×"))
+    });
+    format!("rows of {} variables{grid}, {values}", thousands(shape.num_vars as u64))
+}
+
+fn describe_batch(spec: &PipelineSpec, first: Option<usize>) -> String {
+    let order = if spec.batch.shuffle { "shuffled" } else { "in order" };
+    let first = match first {
+        Some(rows) => format!("the first has {} and fits the circuit", thousands(rows as u64)),
+        None => "none was read: a live stream comes once".to_string(),
+    };
+    format!("{} rows, {order}, seed {}; {first}", thousands(spec.batch.rows as u64), spec.batch.seed)
+}
+
+fn describe_limits(spec: &PipelineSpec) -> String {
+    let learn = &spec.learn;
+    let limits = [
+        learn.epochs.map(|n| format!("{} epochs", thousands(n))),
+        learn.batches.map(|n| format!("{} batches", thousands(n))),
+        learn.seconds.map(|s| format!("{s} seconds")),
+    ];
+    let limits: Vec<String> = limits.into_iter().flatten().collect();
+    format!("for {}", limits.join(" or "))
+}

@@ -1,0 +1,167 @@
+//! `anemone inspect`: what a model, a checkpoint, a run folder, a circuit or a pipeline file holds.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::model_path::find_model;
+use super::output::{Failure, Outcome, say, table, thousands};
+use crate::circuit::{Circuit, NodeKind, ParamKind, json as circuit_json};
+use crate::error::Result;
+use crate::learner::{CheckpointMeta, circuit_digest, model};
+use crate::pipeline::spec::{PipelineSpec, show_size};
+
+/// Say what a model, checkpoint, run folder, circuit (.json) or pipeline (.toml) holds.
+#[derive(Args, Clone, Debug)]
+pub(super) struct InspectArgs {
+    /// What to look at
+    path: PathBuf,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &InspectArgs) -> Outcome {
+    let ends_in = |ending: &str| args.path.extension().is_some_and(|e| e.eq_ignore_ascii_case(ending));
+    let described = match args.path.is_file() {
+        true if ends_in("toml") => pipeline(&args.path)?,
+        true if ends_in("json") => circuit_file(&args.path)?,
+        _ => checkpoint(&find_model(&args.path).map_err(Failure::not_understood)?)?,
+    };
+    match args.json {
+        true => say(described.json)?,
+        false => say(described.text)?,
+    }
+    Ok(())
+}
+
+struct Described {
+    text: String,
+    json: Value,
+}
+
+fn pipeline(path: &Path) -> Result<Described> {
+    let spec = PipelineSpec::load(path)?;
+    Ok(Described { text: spec.to_toml()?.trim_end().to_string(), json: json!(spec) })
+}
+
+fn circuit_file(path: &Path) -> Result<Described> {
+    let (circuit, params) = circuit_json::load(path)?;
+    let mut rows = vec![("circuit", path.display().to_string())];
+    rows.extend(circuit_rows(&circuit));
+    rows.push(("values", if params.is_some() { "given" } else { "none: structure alone" }.to_string()));
+    let json = json!({"circuit": circuit_counts(&circuit), "values": params.is_some()});
+    Ok(Described { text: table(&rows), json })
+}
+
+fn checkpoint(path: &Path) -> Result<Described> {
+    let model::Model { circuit, meta, .. } = model::load(path)?;
+    let kind = if meta.optimizer.is_some() { "checkpoint" } else { "model" };
+    let mut rows = vec![(kind, format!("{}, written by anemone {}", path.display(), meta.anemone))];
+    rows.extend(circuit_rows(&circuit));
+    rows.extend(progress_rows(&meta));
+    rows.extend([
+        ("data", short(&meta.identity.data)),
+        ("decoder", meta.identity.decoder.clone()),
+        ("structure", short(&meta.identity.circuit)),
+        ("optimizer", meta.identity.optimizer.to_string()),
+        ("batches", meta.identity.batch.to_string()),
+    ]);
+    let files = meta.files.iter().map(|(name, file)| format!("{name} {}", show_size(file.bytes)));
+    rows.push(("files", files.collect::<Vec<_>>().join(", ")));
+    let json = json!({"kind": kind, "path": path, "circuit": circuit_counts(&circuit), "meta": meta});
+    Ok(Described { text: table(&rows), json })
+}
+
+fn circuit_rows(circuit: &Circuit) -> Vec<(&'static str, String)> {
+    let counts = circuit_counts(circuit);
+    let number = |key: &str| thousands(counts[key].as_u64().unwrap_or(0));
+    let inputs = counts["distributions"].as_object().into_iter().flatten();
+    let inputs: Vec<String> = inputs.map(|(name, blocks)| format!("{blocks} {name}")).collect();
+    vec![
+        ("variables", number("variables")),
+        (
+            "nodes",
+            format!(
+                "{}: {} inputs, {} products, {} sums",
+                number("nodes"),
+                number("inputs"),
+                number("products"),
+                number("sums")
+            ),
+        ),
+        (
+            "parameters",
+            format!(
+                "{} in {} blocks, of which are inputs: {}",
+                number("parameters"),
+                number("blocks"),
+                inputs.join(", ")
+            ),
+        ),
+    ]
+}
+
+fn circuit_counts(circuit: &Circuit) -> Value {
+    let count = |is: fn(&NodeKind) -> bool| circuit.nodes().iter().filter(|node| is(&node.kind)).count();
+    let mut distributions: BTreeMap<&str, usize> = BTreeMap::new();
+    for block in circuit.params() {
+        if let ParamKind::Input(distribution) = &block.kind {
+            *distributions.entry(distribution.name()).or_default() += 1;
+        }
+    }
+    json!({
+        "variables": circuit.num_vars(),
+        "nodes": circuit.nodes().len(),
+        "inputs": count(|kind| matches!(kind, NodeKind::Input { .. })),
+        "products": count(|kind| matches!(kind, NodeKind::Product { .. })),
+        "sums": count(|kind| matches!(kind, NodeKind::Sum { .. })),
+        "parameters": circuit.layout().num_values(),
+        "blocks": circuit.layout().blocks().len(),
+        "distributions": distributions,
+        "digest": circuit_digest(circuit),
+    })
+}
+
+fn progress_rows(meta: &CheckpointMeta) -> Vec<(&'static str, String)> {
+    let progress = &meta.progress;
+    let cursor = &progress.cursor;
+    let mut rows = vec![
+        (
+            "learned",
+            format!(
+                "{} batches, {} rows, {} updates, {} epochs",
+                thousands(progress.step),
+                thousands(progress.rows),
+                thousands(progress.updates),
+                thousands(progress.epoch)
+            ),
+        ),
+        (
+            "cursor",
+            format!(
+                "epoch {}, window {}, row {}; {} records read before, {} bad, {} tokens carried",
+                cursor.epoch,
+                cursor.window,
+                cursor.row,
+                thousands(cursor.records),
+                thousands(cursor.bad_records),
+                cursor.carry.len()
+            ),
+        ),
+    ];
+    if let Some(mean) = progress.prequential.mean() {
+        rows.push(("prequential", format!("{mean:.4} nats a row in the first epoch")));
+    }
+    if let Some(valid) = meta.extra.get("valid_ll").and_then(Value::as_f64) {
+        rows.push(("held out", format!("{valid:.4} nats a row")));
+    }
+    rows
+}
+
+/// The beginning of a digest, enough to compare by eye.
+fn short(digest: &str) -> String {
+    digest.chars().take(16).collect()
+}

@@ -1,0 +1,83 @@
+//! What the commands print, and how they fail.
+
+use std::fmt::Display;
+use std::io::Write;
+use std::process::ExitCode;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// One line on standard output. Not `println!`, which panics when the reader has gone.
+pub(super) fn say(line: impl Display) -> Result<()> {
+    writeln!(std::io::stdout(), "{line}").map_err(|e| Error::io("standard output", &e))
+}
+
+/// One line on standard error; if nobody reads there, nobody is told.
+pub(super) fn note(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Why a command did not do what it was asked.
+#[derive(Debug)]
+pub(super) struct Failure {
+    error: Error,
+    code: u8,
+}
+
+/// What a command ends with.
+pub(super) type Outcome = std::result::Result<(), Failure>;
+
+impl Failure {
+    /// Nothing was begun: the command line or the pipeline file does not say what to do.
+    pub fn not_understood(error: Error) -> Self {
+        Self { error, code: 2 }
+    }
+
+    /// Says what went wrong, in one line, and gives the exit code.
+    pub fn report(&self) -> ExitCode {
+        note(format_args!("error: {}", self.error));
+        ExitCode::from(self.code)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::Data | ErrorKind::Format => 3,
+            ErrorKind::State => 4,
+            _ => 1,
+        };
+        Self { error, code }
+    }
+}
+
+/// Names and what they are, one a line, side by side.
+pub(super) fn table(rows: &[(&str, String)]) -> String {
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    rows.iter().map(|(name, value)| format!("{name:<width$}  {value}")).collect::<Vec<_>>().join("\n")
+}
+
+/// A whole number with its thousands apart.
+pub(super) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable_and_kinds_have_their_codes() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+        let codes = [Error::data("x"), Error::format("x"), Error::state("x"), Error::option("x")].map(Failure::from);
+        assert_eq!(codes.map(|failure| failure.code), [3, 3, 4, 1]);
+        assert_eq!(table(&[("a", "1".into()), ("long", "2".into())]), "a     1\nlong  2");
+    }
+}

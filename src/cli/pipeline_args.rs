@@ -1,0 +1,158 @@
+//! A pipeline as the command line gives it: a file, or a few flags that mean one.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::error::{Error, Result};
+use crate::pipeline::overrides;
+use crate::pipeline::spec::{Document, PipelineSpec, load_document};
+
+/// Which pipeline.
+#[derive(Args, Clone, Debug)]
+pub(super) struct PipelineArgs {
+    /// Pipeline file (TOML); without it, --data and the flags beside it say what to learn
+    #[arg(value_name = "FILE.toml", required_unless_present = "data")]
+    file: Option<PathBuf>,
+    /// Change a key for this run, such as --set batch.rows=64; may be given several times
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// What to learn from: paths or patterns in quotes (.parquet, .bin, .jsonl, .npy, …)
+    #[arg(long, value_name = "PATTERN", num_args = 1.., conflicts_with = "file")]
+    data: Vec<String>,
+    /// The column that holds the records
+    #[arg(long, requires = "data", conflicts_with = "file")]
+    column: Option<String>,
+    /// The model: hmm, monarch-hmm, hclt, pd, pdhclt, rat-spn
+    #[arg(long, requires = "data", conflicts_with = "file")]
+    model: Option<String>,
+    /// Its hidden states
+    #[arg(long, requires = "data", conflicts_with = "file")]
+    latents: Option<u64>,
+    /// What to hold out
+    #[arg(long, value_name = "PATTERN", num_args = 1.., requires = "data", conflicts_with = "file")]
+    valid: Vec<String>,
+    /// Passes over the data
+    #[arg(long, requires = "data", conflicts_with = "file")]
+    epochs: Option<u64>,
+    /// Rows in a batch
+    #[arg(long, requires = "data", conflicts_with = "file")]
+    batch_rows: Option<u64>,
+    /// The optimizer: anemone, full-batch-em, mini-batch-em, stepwise-em, adam, sgd
+    #[arg(long, requires = "data", conflicts_with = "file")]
+    optimizer: Option<String>,
+}
+
+/// A pipeline that was understood.
+#[derive(Debug)]
+pub(super) struct Understood {
+    /// The pipeline.
+    pub spec: PipelineSpec,
+    /// What a run of it is called.
+    pub name: String,
+    /// What a user should be told about how it was understood.
+    pub notes: Vec<String>,
+}
+
+impl PipelineArgs {
+    /// Reads the file or the flags.
+    pub fn understand(&self) -> Result<Understood> {
+        let mut document = match &self.file {
+            Some(file) => load_document(file)?,
+            None => self.from_flags()?,
+        };
+        let notes = overrides::apply(&mut document, &self.set)?;
+        let spec = PipelineSpec::from_document(&document)?;
+        let stem = self.file.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
+        let name = spec.name.clone().or(stem).unwrap_or_else(|| spec.circuit.model.name().to_string());
+        Ok(Understood { spec, name, notes })
+    }
+
+    /// The pipeline that the flags mean; a mistake in a value names its flag.
+    fn from_flags(&self) -> Result<Document> {
+        let mut document = Document::new("the command line");
+        let some = |values: &Vec<String>| (!values.is_empty()).then(|| json!(values));
+        let flags: [(&str, &str, Option<Value>); 8] = [
+            ("source.files", "--data", some(&self.data)),
+            ("source.column", "--column", self.column.as_ref().map(|column| json!(column))),
+            ("batch.rows", "--batch-rows", self.batch_rows.map(Value::from)),
+            ("circuit.model", "--model", self.model.as_ref().map(|model| json!(model))),
+            ("circuit.latents", "--latents", self.latents.map(Value::from)),
+            ("learn.optimizer", "--optimizer", self.optimizer.as_ref().map(|optimizer| json!(optimizer))),
+            ("learn.epochs", "--epochs", self.epochs.map(Value::from)),
+            ("validate.files", "--valid", some(&self.valid)),
+        ];
+        for (path, flag, value) in flags {
+            if let Some(value) = value {
+                document.set(path, value, flag)?;
+            }
+        }
+        if document.root().is_empty() {
+            return Err(Error::option("say what to learn: a pipeline file, or --data"));
+        }
+        Ok(document)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::optim::OptimizerSpec;
+    use crate::pipeline::spec::ModelSpec;
+
+    #[derive(Debug, Parser)]
+    struct Command {
+        #[command(flatten)]
+        pipeline: PipelineArgs,
+    }
+
+    fn parse(args: &[&str]) -> std::result::Result<PipelineArgs, String> {
+        let args = ["anemone"].iter().chain(args);
+        Command::try_parse_from(args).map(|command| command.pipeline).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn flags_are_a_pipeline_and_their_mistakes_name_them() {
+        let args =
+            ["--data", "a.parquet", "b.parquet", "--model", "hclt", "--latents", "8", "--optimizer", "full-batch-em"];
+        let understood = parse(&args).unwrap().understand().unwrap();
+        assert_eq!(understood.spec.source.files, ["a.parquet", "b.parquet"]);
+        assert_eq!(understood.spec.circuit.model, ModelSpec::Hclt { latents: 8, tie_inputs: false });
+        assert!(matches!(understood.spec.learn.optimizer, OptimizerSpec::FullBatchEm(_)));
+        assert_eq!(understood.name, "hclt");
+        for (args, words) in [
+            (&["--data", "a.dat"][..], "--data: source.files"),
+            (&["--data", "a.npy", "--latents", "0"], "--latents: circuit.latents = 0: must be at least 1"),
+            (
+                &["--data", "a.npy", "--model", "hlct"],
+                "--model: circuit.model = \"hlct\": unknown; did you mean `hclt`?",
+            ),
+            (&["--data", "a.npy", "--column", "x"], "--column: source.column"),
+        ] {
+            let error = parse(args).unwrap().understand().unwrap_err().to_string();
+            assert!(error.starts_with(words), "{args:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn flags_and_a_file_contradict_each_other() {
+        for args in [&["p.toml", "--latents", "3"][..], &["p.toml", "--data", "a.npy"], &["--latents", "3"], &[]] {
+            assert!(parse(args).is_err(), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_names_its_run_unless_it_says_otherwise() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mine.toml");
+        std::fs::write(&path, "[source]\nfiles = \"a.npy\"\n").unwrap();
+        let path = path.to_str().unwrap();
+        assert_eq!(parse(&[path]).unwrap().understand().unwrap().name, "mine");
+        assert_eq!(parse(&[path, "--set", "name=other"]).unwrap().understand().unwrap().name, "other");
+        let understood = parse(&[path, "--set", "learn.optimizer=sgd"]).unwrap().understand().unwrap();
+        assert_eq!(understood.notes.len(), 1, "{:?}", understood.notes);
+    }
+}

@@ -1,0 +1,223 @@
+//! A run as its user sees it: lines of text, with a progress bar on a terminal; lines of JSON; or nothing.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::output::{note, say, table, thousands};
+use crate::error::{Error, Result};
+use crate::pipeline::observer::{EpochEnd, Event, Finished, Started, StepLine, Validated};
+
+/// How a run is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line, and nothing else on standard output.
+    Json,
+    /// Warnings only.
+    Quiet,
+}
+
+/// Where there is no progress bar, a line of progress comes this often.
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Shows the events of a run.
+pub(super) struct Report {
+    style: Style,
+    bar: Option<ProgressBar>,
+    /// When progress was last shown in a line.
+    last_line: Instant,
+    /// Why nothing can be shown any more: the run goes on, its user is told at the end.
+    failed: Option<Error>,
+}
+
+impl Report {
+    pub fn new(style: Style) -> Self {
+        Self { style, bar: None, last_line: Instant::now(), failed: None }
+    }
+
+    /// Something a user should know about how the command was understood.
+    pub fn note(&mut self, message: &str) {
+        match self.style {
+            Style::Json => self.say(serde_json::json!({"event": "note", "message": message})),
+            Style::Text => note(format_args!("note: {message}")),
+            Style::Quiet => {}
+        }
+    }
+
+    pub fn show(&mut self, event: &Event) {
+        if self.style == Style::Json {
+            return self.say(event.to_json());
+        }
+        if let Event::Warning(message) = event {
+            return self.beside_the_bar(|| note(format_args!("warning: {message}")));
+        }
+        if self.style == Style::Quiet {
+            return;
+        }
+        match event {
+            Event::Started(started) => self.started(started),
+            Event::Step(line) => self.step(line),
+            Event::Validated(validated) => self.say(validated_line(validated)),
+            Event::EpochEnd(end) => self.say(epoch_line(end)),
+            Event::Finished(finished) => {
+                self.close();
+                self.say(finished_lines(finished));
+            }
+            Event::Checkpointed { .. } | Event::Warning(_) => {}
+        }
+    }
+
+    /// Takes the progress bar away.
+    pub fn close(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    /// Whether everything could be shown.
+    pub fn written(self) -> Result<()> {
+        self.failed.map_or(Ok(()), Err)
+    }
+
+    fn started(&mut self, started: &Started) {
+        let rows = started.rows.map_or(String::new(), |rows| format!("{} rows of ", thousands(rows)));
+        let mut rows = vec![
+            ("run", format!("{} in {}", started.name, started.out.display())),
+            ("source", format!("{}, {rows}{} variables", started.source, started.num_vars)),
+            ("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))),
+            ("optimizer", started.optimizer.clone()),
+        ];
+        if let Some(path) = &started.resumed_from {
+            rows.push(("resumed", format!("from {}", path.display())));
+        }
+        self.say(table(&rows));
+        if std::io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(started.batches, ProgressDrawTarget::stderr());
+            let template = match started.batches {
+                Some(_) => "[{bar:24}] {pos}/{len} batches  {msg}",
+                None => "{spinner} {pos} batches  {msg}",
+            };
+            let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            bar.set_style(style.progress_chars("=> "));
+            bar.set_position(started.step);
+            self.bar = Some(bar);
+        }
+    }
+
+    fn step(&mut self, line: &StepLine) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(line.step);
+            bar.set_message(progress(line));
+        } else if self.last_line.elapsed() >= LINE_INTERVAL {
+            self.last_line = Instant::now();
+            self.say(format_args!("step {:>9}  {}", thousands(line.step), progress(line)));
+        }
+    }
+
+    /// A line on standard output; after the first failure nothing more.
+    fn say(&mut self, line: impl std::fmt::Display) {
+        if self.failed.is_none() {
+            self.failed = self.beside_the_bar(|| say(line)).err();
+        }
+    }
+
+    fn beside_the_bar<T>(&self, write: impl FnOnce() -> T) -> T {
+        match &self.bar {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+}
+
+fn progress(line: &StepLine) -> String {
+    let mut text =
+        format!("epoch {}  {} nats  {:.0} rows/s", line.epoch, number(line.log_likelihood), line.rows_per_second);
+    if !line.bound.is_empty() {
+        text += &format!("  bound by {}", line.bound);
+    }
+    if line.bad_records > 0 {
+        text += &format!("  {} bad records", thousands(line.bad_records));
+    }
+    text
+}
+
+fn epoch_line(end: &EpochEnd) -> String {
+    let (rows, seconds) = (thousands(end.rows), end.seconds);
+    format!("epoch {:>4}  train {:>12}  {rows} rows, {seconds:.1} s", end.epoch, number(end.log_likelihood))
+}
+
+fn validated_line(found: &Validated) -> String {
+    let mut line = format!(
+        "step {:>5}  valid {:>12}  {} bits per dimension, perplexity {}",
+        found.step,
+        number(found.log_likelihood),
+        number(found.bits_per_dim),
+        number(found.perplexity)
+    );
+    if found.impossible_rows > 0 {
+        line += &format!(", {} of {} rows impossible", thousands(found.impossible_rows), thousands(found.rows));
+    }
+    if found.best {
+        line += "  best";
+    }
+    line
+}
+
+fn finished_lines(finished: &Finished) -> String {
+    let (rows, batches) = (thousands(finished.rows), thousands(finished.step));
+    let mut lines =
+        vec![("done", format!("{}: {batches} batches, {rows} rows in {:.1} s", finished.reason, finished.seconds))];
+    if let Some(valid) = finished.valid_ll {
+        let best = number(finished.best_valid_ll);
+        let source = finished.source_ll.map_or(String::new(), |ll| format!("; the source itself {ll:.4}"));
+        lines.push(("held out", format!("{valid:.4} nats a row (best {best}){source}")));
+    }
+    if !finished.bound.is_empty() {
+        lines.push(("bound by", finished.bound.clone()));
+    }
+    if let Some(path) = &finished.checkpoint {
+        lines.push(("checkpoint", path.display().to_string()));
+    }
+    table(&lines)
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(|| "none".to_string(), |value| format!("{value:.4}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_say_what_matters() {
+        let found = Validated {
+            step: 7,
+            log_likelihood: Some(-12.5),
+            bits_per_dim: Some(1.25),
+            perplexity: Some(2.5),
+            rows: 2000,
+            impossible_rows: 3,
+            best: true,
+            ..Validated::default()
+        };
+        let line = validated_line(&found);
+        for word in ["-12.5000", "1.2500 bits", "3 of 2,000 rows impossible", "best"] {
+            assert!(line.contains(word), "{line}");
+        }
+        let finished = Finished {
+            reason: "3 epochs".into(),
+            valid_ll: Some(-2.0),
+            best_valid_ll: Some(-1.5),
+            source_ll: Some(-1.25),
+            ..Finished::default()
+        };
+        let lines = finished_lines(&finished);
+        for word in ["3 epochs", "-2.0000 nats a row (best -1.5000)", "the source itself -1.2500"] {
+            assert!(lines.contains(word), "{lines}");
+        }
+    }
+}

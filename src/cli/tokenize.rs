@@ -1,0 +1,263 @@
+//! `anemone tokenize`: texts become a flat file of token ids, which learning reads at no cost.
+//!
+//! The file has nothing but little-endian ids; `.bin.zst` has them in compressed frames. It appears whole or not at all:
+//! written beside its place, flushed, then renamed.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use rayon::prelude::*;
+use serde_json::json;
+
+use super::output::{Failure, Outcome, note, say, table, thousands};
+use super::runtime;
+use crate::data::Column;
+use crate::decode::text::TextDecoder;
+use crate::decode::{Decoded, Decoder, Output};
+use crate::error::{Error, Result};
+use crate::pipeline::open::{open_source, open_text};
+use crate::pipeline::spec::{Document, PipelineSpec, show_size};
+use crate::source::compressed_tokens::CompressedWriter;
+use crate::source::token_width::TokenWidth;
+use crate::source::{Piece, Source};
+
+/// Turn texts (Parquet, JSON lines, an Arrow stream) into a flat file of tokens.
+#[derive(Args, Clone, Debug)]
+pub(super) struct TokenizeArgs {
+    /// Paths or patterns of texts; - is an Arrow stream on standard input
+    #[arg(value_name = "FILES", required = true)]
+    files: Vec<String>,
+    /// Where the tokens go: a name that ends in .bin or .bin.zst
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// The column, or the field of JSON lines, that holds the text
+    #[arg(long, value_name = "NAME")]
+    column: Option<String>,
+    /// gpt2, or the path of a tokenizer.json
+    #[arg(long, default_value = "gpt2")]
+    tokenizer: String,
+    /// Put the token that ends a text after each
+    #[arg(long)]
+    end_of_text: bool,
+    /// Bytes of a token: u16 or u32; the smallest that fits if left out
+    #[arg(long, value_name = "WIDTH", value_parser = ["u16", "u32"])]
+    width: Option<String>,
+    /// Leave out texts that cannot be read, instead of stopping
+    #[arg(long)]
+    skip_bad: bool,
+    /// Replace a file that is there
+    #[arg(long)]
+    force: bool,
+    /// One JSON object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// About how large the pieces are that are tokenised at once.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Pieces that are tokenised side by side.
+const PIECES_AT_ONCE: usize = 16;
+
+pub(super) fn run(args: &TokenizeArgs) -> Outcome {
+    let begun = Instant::now();
+    let spec = pipeline(args).map_err(Failure::not_understood)?;
+    let compressed = is_compressed(&args.out).map_err(Failure::not_understood)?;
+    if args.out.exists() && !args.force {
+        let why = "is there already; --force replaces it";
+        return Err(Failure::not_understood(Error::option(format!("{}: {why}", args.out.display()))));
+    }
+    let decoder = open_text(&spec.decode, 1)?;
+    let width = width(args, decoder.vocab()).map_err(Failure::not_understood)?;
+    let mut beside = Beside::create(&args.out)?;
+    let mut counts = Counts::default();
+    let sink = match compressed {
+        true => Sink::Compressed(Box::new(CompressedWriter::new(beside.writer()?, width)?)),
+        false => Sink::Flat(beside.writer()?, width),
+    };
+    runtime()?.block_on(tokenize(args, &spec, &decoder, sink, &mut counts))?;
+    let bytes = beside.publish(&args.out)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    Ok(if args.json {
+        say(
+            json!({"out": args.out, "texts": counts.texts, "bad": counts.bad, "tokens": counts.tokens, "width": width.name(),
+                   "bytes": bytes, "seconds": seconds}),
+        )?
+    } else {
+        let mut rows = vec![
+            ("tokens", format!("{} in {}", thousands(counts.tokens), args.out.display())),
+            ("texts", thousands(counts.texts)),
+            ("size", format!("{}, {} each before compression", show_size(bytes), width.name())),
+            ("time", format!("{seconds:.1} s")),
+        ];
+        if counts.bad > 0 {
+            rows.push(("left out", format!("{} texts that cannot be read", thousands(counts.bad))));
+        }
+        say(table(&rows))?;
+    })
+}
+
+/// What to read, as a pipeline says it.
+fn pipeline(args: &TokenizeArgs) -> Result<PipelineSpec> {
+    let mut document = Document::new("the command line");
+    document.set("source.files", json!(args.files), "FILES")?;
+    if let Some(column) = &args.column {
+        let is_jsonl = args.files.iter().any(|file| file.contains(".jsonl"));
+        document.set(if is_jsonl { "source.field" } else { "source.column" }, json!(column), "--column")?;
+    }
+    document.set("decode.kind", json!("text"), "FILES")?;
+    document.set("decode.tokenizer", json!(args.tokenizer), "--tokenizer")?;
+    document.set("decode.end_of_text", json!(args.end_of_text), "--end-of-text")?;
+    PipelineSpec::from_document(&document)
+}
+
+fn is_compressed(out: &Path) -> Result<bool> {
+    let name = out.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    match (name.ends_with(".bin"), name.ends_with(".bin.zst")) {
+        (true, _) => Ok(false),
+        (_, true) => Ok(true),
+        _ => Err(Error::option(format!("--out {}: must end in .bin or .bin.zst", out.display()))),
+    }
+}
+
+fn width(args: &TokenizeArgs, vocab: u32) -> Result<TokenWidth> {
+    let fits = vocab <= 1 << 16;
+    match args.width.as_deref() {
+        None if fits => Ok(TokenWidth::U16),
+        Some("u16") if !fits => Err(Error::option(format!(
+            "--width u16: the tokenizer has {} tokens, which need u32",
+            thousands(vocab.into())
+        ))),
+        Some("u16") => Ok(TokenWidth::U16),
+        _ => Ok(TokenWidth::U32),
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    texts: u64,
+    bad: u64,
+    tokens: u64,
+}
+
+async fn tokenize(
+    args: &TokenizeArgs,
+    spec: &PipelineSpec,
+    decoder: &TextDecoder,
+    mut sink: Sink,
+    counts: &mut Counts,
+) -> Result<()> {
+    let opened = open_source(&spec.source, &spec.decode).await?;
+    let mut take = |pieces: Vec<Piece>| -> Result<()> {
+        // Side by side, written in order.
+        let decoded: Vec<Result<Decoded>> = pieces.par_iter().map(|piece| decoder.decode(piece)).collect();
+        for decoded in decoded {
+            let decoded = decoded?;
+            if let Some(bad) = decoded.bad.first()
+                && !args.skip_bad
+            {
+                return Err(Error::data(format!("{bad}; --skip-bad leaves it out")));
+            }
+            counts.texts += decoded.records;
+            counts.bad += decoded.bad.iter().map(|bad| bad.records).sum::<u64>();
+            if let Output::Tokens(tokens) = decoded.output {
+                counts.tokens += tokens.len() as u64;
+                sink.write(&tokens)?;
+            }
+        }
+        Ok(())
+    };
+    match &opened.source {
+        Source::Blocks(source) => {
+            for block in 0..source.blocks().len() {
+                let mut pieces = source.fetch(block, PIECE_BYTES).await?.pieces;
+                loop {
+                    let group = pieces.by_ref().take(PIECES_AT_ONCE).collect::<Result<Vec<_>>>()?;
+                    if group.is_empty() {
+                        break;
+                    }
+                    take(group)?;
+                }
+            }
+        }
+        Source::Live(source) => {
+            while let Some(piece) = source.next()? {
+                take(vec![piece])?;
+            }
+        }
+        Source::Indexed(_) => return Err(Error::option("these files hold numbers, not texts")),
+    }
+    sink.finish()
+}
+
+/// Where tokens go.
+enum Sink {
+    Flat(BufWriter<File>, TokenWidth),
+    Compressed(Box<CompressedWriter<BufWriter<File>>>),
+}
+
+impl Sink {
+    fn write(&mut self, tokens: &Column) -> Result<()> {
+        let ids: Vec<u32> = (0..tokens.len()).filter_map(|at| tokens.category(at)).collect();
+        match self {
+            Self::Compressed(writer) => writer.push(&ids),
+            Self::Flat(file, width) => {
+                let bytes: Vec<u8> = match width {
+                    TokenWidth::U16 => ids.iter().flat_map(|&id| (id as u16).to_le_bytes()).collect(),
+                    TokenWidth::U32 => ids.iter().flat_map(|&id| id.to_le_bytes()).collect(),
+                };
+                file.write_all(&bytes).map_err(|e| Error::io("writing tokens", &e))
+            }
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        let mut file = match self {
+            Self::Flat(file, _) => file,
+            Self::Compressed(writer) => writer.finish()?,
+        };
+        file.flush().and_then(|()| file.get_ref().sync_all()).map_err(|e| Error::io("writing tokens", &e))
+    }
+}
+
+/// A file beside the one that is wanted; goes away unless it is published.
+struct Beside {
+    path: PathBuf,
+    published: bool,
+}
+
+impl Beside {
+    fn create(out: &Path) -> Result<Self> {
+        let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let beside = Self { path: out.with_file_name(format!(".tmp-{}-{name}", std::process::id())), published: false };
+        File::create(&beside.path).map_err(|e| Error::io(&beside.path.display().to_string(), &e))?;
+        Ok(beside)
+    }
+
+    fn writer(&mut self) -> Result<BufWriter<File>> {
+        let file = File::create(&self.path).map_err(|e| Error::io(&self.path.display().to_string(), &e))?;
+        Ok(BufWriter::with_capacity(1 << 20, file))
+    }
+
+    /// Gives it the wanted name; how many bytes it has.
+    fn publish(mut self, out: &Path) -> Result<u64> {
+        let failed = |e: std::io::Error| Error::io(&out.display().to_string(), &e);
+        let bytes = fs::metadata(&self.path).map_err(failed)?.len();
+        fs::rename(&self.path, out).map_err(failed)?;
+        self.published = true;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if !self.published
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            note(format_args!("warning: {}: could not be removed: {error}", self.path.display()));
+        }
+    }
+}

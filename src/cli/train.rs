@@ -1,0 +1,127 @@
+//! `anemone train`: learn what a pipeline says.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::output::{Failure, Outcome};
+use super::pipeline_args::PipelineArgs;
+use super::report::{Report, Style};
+use super::runtime;
+use crate::error::{Error, Result};
+use crate::pipeline::observer::{Event, Observer};
+use crate::pipeline::prepare::Machine;
+use crate::pipeline::run::{TrainOptions, train};
+use crate::pipeline::spec::parse_size;
+use crate::pipeline::stop::Stop;
+use crate::telemetry;
+
+/// Learn a circuit from a stream of rows, as a pipeline file or a few flags say.
+///
+/// Writes the resolved pipeline, metrics.jsonl and checkpoints into the run folder. Stop it at any time: SIGINT and SIGTERM
+/// finish the update, write a checkpoint and exit with 0; after anything else --resume goes on from the last checkpoint
+/// to the same parameters.
+#[derive(Args, Clone, Debug)]
+pub(super) struct TrainArgs {
+    #[command(flatten)]
+    pipeline: PipelineArgs,
+    /// Go on from the latest checkpoint in the run folder, if there is one
+    #[arg(long)]
+    resume: bool,
+    /// Go on even if data, decoder, circuit or batches are not those of the checkpoint
+    #[arg(long)]
+    force_resume: bool,
+    /// Run folder; runs/<name of the pipeline> if left out
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    machine: MachineArgs,
+    /// Show metrics to Prometheus at this address: a port of this machine, or an IP address and a port
+    #[arg(long, value_name = "ADDR")]
+    metrics_addr: Option<String>,
+    /// One JSON object a line on standard output, instead of text
+    #[arg(long)]
+    json: bool,
+    /// Nothing but warnings and errors
+    #[arg(long, conflicts_with = "json")]
+    quiet: bool,
+}
+
+/// The device and what it may use.
+#[derive(Args, Clone, Debug)]
+pub(super) struct MachineArgs {
+    /// Where the circuit lives: auto or cpu
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Worker threads (all cores if left out); the numbers do not depend on it
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    /// Memory for the rows that are worked on at once, such as 512MiB (1GiB if left out)
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<String>,
+}
+
+impl MachineArgs {
+    /// Checks the flags.
+    pub fn understand(&self) -> Result<Machine> {
+        match self.device.as_str() {
+            "auto" | "cpu" => {}
+            device if device == "cuda" || device.starts_with("cuda:") => {
+                return Err(Error::unsupported(format!(
+                    "--device {device}: this build has no CUDA backend; use --device cpu"
+                )));
+            }
+            device => return Err(Error::option(format!("--device {device}: unknown; there are auto and cpu"))),
+        }
+        if self.threads == Some(0) {
+            return Err(Error::option("--threads = 0: must be at least 1, or left out to use all cores"));
+        }
+        let size = |text: &String| {
+            let bytes = parse_size(text).and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
+            bytes.ok_or_else(|| Error::option(format!("--memory {text}: expected a size such as 512MiB")))
+        };
+        Ok(Machine { threads: self.threads, memory_budget: self.memory.as_ref().map(size).transpose()? })
+    }
+}
+
+pub(super) fn run(args: &TrainArgs) -> Outcome {
+    let understood = args.pipeline.understand().map_err(Failure::not_understood)?;
+    let machine = args.machine.understand().map_err(Failure::not_understood)?;
+    let address = args.metrics_addr.as_deref().map(telemetry::parse_address).transpose();
+    let address = address.map_err(|e| Failure::not_understood(e.at("--metrics-addr")))?;
+    let style = match (args.json, args.quiet) {
+        (true, _) => Style::Json,
+        (_, true) => Style::Quiet,
+        _ => Style::Text,
+    };
+    let mut report = Report::new(style);
+    understood.notes.iter().for_each(|note| report.note(note));
+    let options = TrainOptions {
+        out: args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&understood.name)),
+        name: understood.name,
+        resume: args.resume || args.force_resume,
+        force_resume: args.force_resume,
+        machine,
+    };
+    let trained = runtime()?.block_on(async {
+        let stop = Stop::new();
+        stop.on_signals()?;
+        let server = match address {
+            Some(address) => Some(telemetry::serve(address, telemetry::install()?).await?),
+            None => None,
+        };
+        if let Some(server) = &server {
+            report.note(&format!("metrics are at http://{}/metrics", server.address()));
+        }
+        train(&understood.spec, &options, &stop, &mut report).await
+    });
+    report.close();
+    trained?;
+    Ok(report.written()?)
+}
+
+impl Observer for Report {
+    fn event(&mut self, event: &Event) {
+        self.show(event);
+    }
+}
