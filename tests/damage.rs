@@ -1,0 +1,246 @@
+//! Bad input as a user meets it: each gives its documented exit code and one line that says what, where and what to do,
+//! and the last good checkpoint survives.
+
+#![allow(clippy::unwrap_used)]
+#![allow(dead_code)] // not every test writes every kind of shard
+
+#[path = "common/shards.rs"]
+mod shards;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anemone::learner::{latest, list};
+use anemone::rng::Rng;
+use anemone::source::compressed_tokens::CompressedWriter;
+use anemone::source::token_width::TokenWidth;
+
+const FAILED: i32 = 1;
+const NOT_UNDERSTOOD: i32 = 2;
+const BAD_DATA: i32 = 3;
+const NOT_RESUMED: i32 = 4;
+
+struct Desk {
+    dir: tempfile::TempDir,
+}
+
+impl Desk {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// A pipeline over `files` with what else it needs.
+    fn pipeline(&self, files: &Path, more: &str) -> PathBuf {
+        self.write("pipeline.toml", &format!("[source]\nfiles = '{}'\n{more}", files.display()))
+    }
+
+    fn train(&self, pipeline: &Path, flags: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
+        command.args(["train", "--quiet", "--threads", "1", "--out"]).arg(self.path("run")).args(flags).arg(pipeline);
+        command.output().unwrap()
+    }
+
+    /// Trains, expects this exit code, and one error line with all these words.
+    fn refuses(&self, pipeline: &Path, flags: &[&str], code: i32, words: &[&str]) {
+        let output = self.train(pipeline, flags);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        let lines: Vec<&str> = error.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(lines.len(), 1, "one error line: {error}");
+        words.iter().for_each(|word| assert!(lines[0].contains(word), "`{}` does not say `{word}`", lines[0]));
+        assert!(!error.contains("panicked"), "{error}");
+    }
+
+    fn last_step(&self) -> Option<u64> {
+        list(&self.path("run/checkpoints")).unwrap_or_default().last().map(|(step, _)| *step)
+    }
+}
+
+const TEXT: &str = "[decode]\nwindow = 16\n[batch]\nrows = 8\nshuffle = false\n[circuit]\nmodel = 'hmm'\nlatents = 2\n";
+const TOKENS: &str = "[decode]\nwindow = 16\nvocab = 1000\n[batch]\nrows = 8\nshuffle = false\n[circuit]\nmodel = 'hmm'\n\
+                      latents = 2\n";
+
+fn tokens(count: usize) -> Vec<u8> {
+    let mut rng = Rng::new(1);
+    (0..count).flat_map(|_| (rng.below(1000) as u16).to_le_bytes()).collect()
+}
+
+#[test]
+fn a_truncated_parquet_file() {
+    let desk = Desk::new();
+    let file = desk.path("a.parquet");
+    shards::write_texts(&file, &shards::texts(200, 1), 50);
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, &bytes[..bytes.len() * 2 / 3]).unwrap();
+    desk.refuses(&desk.pipeline(&file, TEXT), &[], BAD_DATA, &["a.parquet", "Parquet"]);
+    assert_eq!(desk.last_step(), None);
+}
+
+#[test]
+fn a_damaged_row_group_ends_the_run_after_what_came_before_it_was_learned_and_kept() {
+    let desk = Desk::new();
+    let file = desk.path("a.parquet");
+    shards::write_texts(&file, &shards::texts(400, 1), 100);
+    let mut bytes = fs::read(&file).unwrap();
+    let late = bytes.len() * 3 / 4; // in the data of a late row group; the footer of this file is small
+    bytes[late..late + 40].iter_mut().for_each(|byte| *byte ^= 0x55);
+    fs::write(&file, bytes).unwrap();
+    let pipeline = desk.pipeline(&file, TEXT);
+    desk.refuses(&pipeline, &[], BAD_DATA, &["a.parquet", "row group", "on_bad"]);
+    assert!(desk.last_step().is_some_and(|step| step > 0), "what was learned is kept");
+    // Told to go on without it, it does.
+    let output = desk.train(&pipeline, &["--resume", "--set", "pipeline.on_bad=skip"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_flipped_bit_in_a_zstd_frame() {
+    let desk = Desk::new();
+    let file = desk.path("a.bin.zst");
+    let mut writer = CompressedWriter::new(fs::File::create(&file).unwrap(), TokenWidth::U16).unwrap();
+    let mut rng = Rng::new(2);
+    writer.push(&(0..60_000).map(|_| rng.below(1000) as u32).collect::<Vec<_>>()).unwrap();
+    writer.finish().unwrap();
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    fs::write(&file, bytes).unwrap();
+    desk.refuses(&desk.pipeline(&file, TOKENS), &[], BAD_DATA, &["a.bin.zst", "frame"]);
+}
+
+#[test]
+fn a_png_cut_in_half() {
+    let desk = Desk::new();
+    let mut rng = Rng::new(3);
+    let mut images: Vec<Vec<u8>> = (0..40).map(|_| shards::picture(8, &mut rng)).collect();
+    let half = images[17].len() / 2;
+    images[17].truncate(half);
+    let file = desk.path("images.parquet");
+    shards::write_images(&file, &images, 10);
+    let more = "[decode]\npatch = 4\n[batch]\nrows = 8\n[circuit]\nmodel = 'rat-spn'\nlatents = 2\n";
+    let pipeline = desk.pipeline(&file, more);
+    desk.refuses(&pipeline, &[], BAD_DATA, &["images.parquet", "row 17", "quarantine"]);
+    let quarantined = desk.train(&pipeline, &["--resume", "--set", "pipeline.on_bad=quarantine"]);
+    assert!(quarantined.status.success(), "{}", String::from_utf8_lossy(&quarantined.stderr));
+    let ledger = fs::read_to_string(desk.path("run/quarantine.jsonl")).unwrap();
+    assert_eq!(ledger.lines().count(), 1);
+    assert!(ledger.contains("\"position\":17"), "{ledger}");
+}
+
+#[test]
+fn a_token_file_of_odd_length() {
+    let desk = Desk::new();
+    let file = desk.path("odd.bin");
+    fs::write(&file, &tokens(1000)[1..]).unwrap();
+    desk.refuses(&desk.pipeline(&file, TOKENS), &[], BAD_DATA, &["odd.bin", "1999 bytes", "u16"]);
+}
+
+#[test]
+fn an_id_beyond_the_vocabulary() {
+    let desk = Desk::new();
+    let file = desk.path("ids.bin");
+    let mut bytes = tokens(1600);
+    bytes[2 * 800..2 * 800 + 2].copy_from_slice(&60_000u16.to_le_bytes());
+    fs::write(&file, bytes).unwrap();
+    desk.refuses(&desk.pipeline(&file, TOKENS), &[], BAD_DATA, &["ids.bin", "row 50", "60000", "0..1000"]);
+}
+
+#[test]
+fn a_missing_column_a_directory_and_a_file_that_is_not_there() {
+    let desk = Desk::new();
+    let file = desk.path("a.parquet");
+    shards::write_texts(&file, &shards::texts(20, 1), 50);
+    let more = format!("column = 'txet'\n{TEXT}");
+    desk.refuses(&desk.pipeline(&file, &more), &[], BAD_DATA, &["a.parquet", "txet", "text"]);
+    let folder = desk.path("shards.parquet");
+    fs::create_dir(&folder).unwrap();
+    desk.refuses(&desk.pipeline(&folder, TEXT), &[], FAILED, &["shards.parquet", "*.parquet"]);
+    desk.refuses(&desk.pipeline(&desk.path("none.parquet"), TEXT), &[], FAILED, &["none.parquet"]);
+}
+
+#[test]
+fn a_pipeline_with_a_mistake_is_not_begun() {
+    let desk = Desk::new();
+    let pipeline = desk.write("typo.toml", "[source]\nfiles = 'a.bin'\n[learn]\nstpe = 0.3\n");
+    desk.refuses(&pipeline, &[], NOT_UNDERSTOOD, &["typo.toml:4", "learn.stpe", "`step`"]);
+    assert!(!desk.path("run").exists());
+}
+
+/// A disk that takes no file above some size: what a full disk does to the large file, without the small ones.
+#[cfg(unix)]
+#[test]
+fn a_full_disk_while_checkpointing() {
+    let desk = Desk::new();
+    let file = desk.path("a.bin");
+    fs::write(&file, tokens(16 * 400)).unwrap();
+    let more = TOKENS.replace("latents = 2", "latents = 40");
+    let pipeline = |batches: u64| desk.pipeline(&file, &format!("{more}[learn]\nbatches = {batches}\n"));
+    assert!(desk.train(&pipeline(10), &[]).status.success());
+    let limited = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_anemone")])
+        .args(["train", "--quiet", "--resume", "--threads", "1", "--out"])
+        .args([desk.path("run"), pipeline(20)])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&limited.stderr);
+    assert_eq!(limited.status.code(), Some(FAILED), "{error}");
+    assert!(error.contains("checkpoints") && !error.contains("panicked"), "{error}");
+    assert_eq!(desk.last_step(), Some(10), "the last good one stays");
+    let after = desk.train(&pipeline(20), &["--resume"]);
+    assert!(after.status.success(), "{}", String::from_utf8_lossy(&after.stderr));
+    let resumed = latest(&desk.path("run/checkpoints")).unwrap().found.unwrap().1;
+
+    let whole = Desk::new();
+    let other = whole.pipeline(&file, &format!("{more}[learn]\nbatches = 20\n"));
+    assert!(whole.train(&other, &[]).status.success());
+    let expected = latest(&whole.path("run/checkpoints")).unwrap().found.unwrap().1;
+    assert!(resumed.params == expected.params && resumed.optimizer == expected.optimizer);
+}
+
+#[test]
+fn a_corrupted_checkpoint() {
+    let desk = Desk::new();
+    let file = desk.path("a.bin");
+    fs::write(&file, tokens(16 * 400)).unwrap();
+    let more = format!("{TOKENS}[checkpoint]\nevery_batches = 10\n[learn]\n");
+    let pipeline = |batches: u64| desk.pipeline(&file, &format!("{more}batches = {batches}\n"));
+    assert!(desk.train(&pipeline(20), &[]).status.success());
+    let corrupt = |step: &str| {
+        let path = desk.path("run/checkpoints").join(step).join("model.safetensors");
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.len() - 3;
+        bytes[last] ^= 4;
+        fs::write(path, bytes).unwrap();
+    };
+    corrupt("step-0000000020");
+    let output = desk.train(&pipeline(30), &["--resume"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && error.contains("step-0000000020") && error.contains("SHA-256"), "{error}");
+    for (_, path) in list(&desk.path("run/checkpoints")).unwrap() {
+        corrupt(path.file_name().unwrap().to_str().unwrap());
+    }
+    let output = desk.train(&pipeline(40), &["--resume"]);
+    assert_ne!(output.status.code(), Some(0), "nothing half-written is ever taken for whole");
+}
+
+#[test]
+fn checkpoints_that_are_there_are_not_trained_over() {
+    let desk = Desk::new();
+    let file = desk.path("a.bin");
+    fs::write(&file, tokens(16 * 100)).unwrap();
+    let pipeline = desk.pipeline(&file, TOKENS);
+    assert!(desk.train(&pipeline, &[]).status.success());
+    desk.refuses(&pipeline, &[], NOT_RESUMED, &["--resume", "--out"]);
+    let other = desk.pipeline(&file, &TOKENS.replace("vocab = 1000", "vocab = 1001"));
+    desk.refuses(&other, &["--resume"], NOT_RESUMED, &["decoder", "--force-resume"]);
+}
