@@ -201,6 +201,50 @@ mod tests {
         assert_eq!(lines, ["shard: row 101: not UTF-8 at byte 3", "shard: row 102: null"]);
     }
 
+    /// Every letter is the token of its code point, except that it has no token for `?`.
+    struct Letters {
+        vocab: u32,
+    }
+
+    impl Tokenizer for Letters {
+        fn identity(&self) -> String {
+            "letters".into()
+        }
+
+        fn vocab(&self) -> u32 {
+            self.vocab
+        }
+
+        fn end_of_text(&self) -> Option<u32> {
+            None
+        }
+
+        fn encode(&self, text: &str) -> Result<Vec<u32>> {
+            if text.contains('?') { Err(Error::data("no token")) } else { Ok(text.chars().map(u32::from).collect()) }
+        }
+
+        fn decode(&self, _tokens: &[u32]) -> Result<String> {
+            Ok(String::new())
+        }
+    }
+
+    #[test]
+    fn tokens_have_16_bits_where_the_vocabulary_allows_it() {
+        for (vocab, expected) in [(0x1_0000, Column::U16(vec![97])), (0x1_0001, Column::U32(vec![97]))] {
+            let letters = TextDecoder::new(Arc::new(Letters { vocab }), 8).unwrap();
+            assert_eq!(letters.decode(&blobs(&[b"a"])).unwrap().output, Output::Tokens(expected));
+        }
+    }
+
+    #[test]
+    fn a_document_that_the_tokenizer_refuses_is_bad_and_so_is_one_with_an_id_outside() {
+        let letters = TextDecoder::new(Arc::new(Letters { vocab: 0x100 }), 8).unwrap();
+        let decoded = letters.decode(&blobs(&["ab".as_bytes(), b"a?", "a🙂".as_bytes(), b"c"])).unwrap();
+        assert_eq!(decoded.output, Output::Tokens(Column::U16(vec![97, 98, 99])));
+        let reasons: Vec<&str> = decoded.bad.iter().map(|bad| bad.reason.as_str()).collect();
+        assert_eq!(reasons, ["no token", "token 128578 is outside 0..256"]);
+    }
+
     #[test]
     fn numbers_and_empty_windows_are_refused() {
         assert_eq!(TextDecoder::gpt2(0).unwrap_err().kind(), ErrorKind::Option);
