@@ -52,7 +52,8 @@ fn peak_memory_is_flat_over_a_stream_fifty_times_its_budget() {
         let decoder = Arc::new(TokenDecoder::new(50_257, 128).unwrap());
         let options = StreamOptions { memory, workers: 2, epochs: Some(1), ..StreamOptions::default() };
         let source = Source::Blocks(Arc::new(source));
-        let mut stream = Stream::open(&source, decoder, &BatchSpec::default(), &options, Cursor::default()).unwrap();
+        let batch = BatchSpec { window_bytes: memory / 4, ..BatchSpec::default() };
+        let mut stream = Stream::open(&source, decoder, &batch, &options, Cursor::default()).unwrap();
         let (mut bytes, mut early) = (0u64, None);
         while let Some(item) = stream.next().await.unwrap() {
             if let Item::Batch { batch, .. } = item {

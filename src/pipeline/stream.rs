@@ -114,7 +114,7 @@ impl Stream {
 
         let planner = Planner {
             source: source.clone(),
-            batch: BatchSpec { window_bytes: batch.window_bytes.min(options.memory / 4), ..batch.clone() },
+            batch: batch.clone(),
             epochs: options.epochs,
             piece_bytes,
             piece_rows: (piece_bytes / row_bytes.max(1)).clamp(1, WINDOW_ROWS),

@@ -148,6 +148,19 @@ fn the_batches_are_the_same_for_any_number_of_workers() {
 }
 
 #[test]
+fn the_batches_are_the_same_for_any_memory_and_prefetch() {
+    let sizes: Vec<usize> = (0..60).map(|i| (i * 7) % 23 + 1).collect();
+    let batch = BatchSpec { rows: 16, window_bytes: 900, ..BatchSpec::default() };
+    let with = |memory, prefetch| {
+        let options = StreamOptions { memory, prefetch, ..options(2, 2) };
+        all(&MadeBlocks::numbered(&sizes, 5), MadeDecoder::new(Kind::Bytes(7), true), &batch, &options)
+    };
+    let usual = with(256 << 20, 2);
+    assert_eq!(with(1 << 20, 1), usual);
+    assert_eq!(with(8 << 20, 9), usual);
+}
+
+#[test]
 fn shuffled_epochs_differ_and_mix_blocks() {
     let batch = BatchSpec { rows: 50, shuffle: true, window_bytes: 1 << 20, ..BatchSpec::default() };
     let source = MadeBlocks::numbered(&[100; 8], 10);

@@ -18,7 +18,7 @@ fn bytes_in_flight_stay_within_the_budget_when_nobody_takes_batches() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         for shuffle in [false, true] {
-            let batch = BatchSpec { rows: 64, shuffle, ..BatchSpec::default() };
+            let batch = BatchSpec { rows: 64, shuffle, window_bytes: memory / 4, ..BatchSpec::default() };
             let options = StreamOptions { memory, workers: 3, epochs: Some(1), ..StreamOptions::default() };
             let (source, decoder) = (MadeBlocks::new(blocks.clone(), 16), MadeDecoder::new(Kind::Bytes(128), false));
             let mut stream = Stream::open(&source, decoder, &batch, &options, Cursor::default()).unwrap();
