@@ -57,7 +57,7 @@ fn stream(case: &Case, epochs: u64) -> Vec<Item> {
     let mut items = Vec::new();
     for epoch in 0..epochs {
         let mut row = 0;
-        for (i, rows) in [4, 5, 3, 4, 1].into_iter().enumerate() {
+        for (i, rows) in [4, 5, 3, 1].into_iter().enumerate() {
             row += rows as u64;
             let weights = (0..rows).map(|r| 0.5 + r as f32).collect();
             let batch = case.batch_with_missing(rows, 10 * epoch + i as u64).with_weights(weights).unwrap();
@@ -98,8 +98,9 @@ async fn stop_load_continue_gives_the_same_bits_as_never_stopping() {
     for case in [small(), Case::new("mixed inputs", mixed())] {
         let items = stream(&case, 2);
         for (i, spec) in optimizers().iter().enumerate() {
-            if !case.is_discrete() && matches!(spec, OptimizerSpec::Adam(_) | OptimizerSpec::Sgd(_)) {
-                continue; // densities have no gradient steps
+            // Densities have no gradient steps, and of the EM rules one way each will do.
+            if !case.is_discrete() && ![0, 3, 4, 7].contains(&i) {
+                continue;
             }
             // The run that never stops, without any learner around it.
             let (mut backend, mut optimizer) = start(&case.circuit, &case.params, spec);

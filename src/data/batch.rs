@@ -267,6 +267,31 @@ impl Batch {
         self.weights.as_ref().map_or(self.num_rows as f64, |w| w.iter().map(|&x| f64::from(x)).sum())
     }
 
+    /// Adds the rows of another batch, with their missing cells and weights.
+    pub fn append(&mut self, other: &Self) -> Result<()> {
+        if other.num_vars() != self.num_vars() {
+            let (found, expected) = (other.num_vars(), self.num_vars());
+            return Err(Error::data(format!("rows of {found} variables among rows of {expected}")));
+        }
+        let total = self.num_rows + other.num_rows;
+        for (column, more) in self.columns.iter_mut().zip(&other.columns) {
+            column.append(more)?;
+        }
+        for (mask, more) in self.missing.iter_mut().zip(&other.missing) {
+            if mask.is_some() || more.is_some() {
+                let mut cells = mask.take().map_or_else(|| vec![false; self.num_rows], Vec::from);
+                cells.extend_from_slice(more.as_deref().unwrap_or(&vec![false; other.num_rows]));
+                *mask = Some(cells.into());
+            }
+        }
+        if self.weights.is_some() || other.weights.is_some() {
+            let weights = (0..self.num_rows).map(|row| self.weight(row)).collect::<Vec<_>>();
+            self.weights = Some(weights.into_iter().chain((0..other.num_rows).map(|row| other.weight(row))).collect());
+        }
+        self.num_rows = total;
+        Ok(())
+    }
+
     /// A copy of some rows, with their missing cells and weights.
     pub fn slice(&self, rows: Range<usize>) -> Self {
         let missing = self.missing.iter().map(|mask| {
@@ -302,6 +327,16 @@ mod tests {
         assert!(tail.is_missing(1, 0) && !tail.is_missing(0, 0) && tail.missing(1).is_none());
         assert_eq!(tail.total_weight(), 2.5);
         assert_eq!(batch.chunks(2).map(|b| b.num_rows()).collect::<Vec<_>>(), [2, 1]);
+    }
+
+    #[test]
+    fn a_batch_that_was_cut_is_put_together_again() {
+        let batch = Batch::from_rows(&[1u16, 2, 3, 4, 5, 6], 2).unwrap();
+        let batch = batch.with_missing(|row, var| row == 2 && var == 0).with_weights(vec![1.0, 2.0, 0.5]).unwrap();
+        let mut whole = batch.slice(0..1);
+        whole.append(&batch.slice(1..3)).unwrap();
+        assert_eq!(whole, batch);
+        assert!(whole.append(&Batch::from_rows(&[1u8], 1).unwrap()).is_err());
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub enum Output {
 }
 
 /// A record that could not be read or decoded: a line of the ledger.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct BadRecord {
     /// The file.
     pub file: String,

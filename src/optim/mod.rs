@@ -77,6 +77,18 @@ pub enum OptimizerSpec {
 }
 
 impl OptimizerSpec {
+    /// The name in specs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Anemone(_) => "anemone",
+            Self::FullBatchEm(_) => "full_batch_em",
+            Self::MiniBatchEm(_) => "mini_batch_em",
+            Self::StepwiseEm(_) => "stepwise_em",
+            Self::Adam(_) => "adam",
+            Self::Sgd(_) => "sgd",
+        }
+    }
+
     /// Checks the options and allocates what the optimizer needs on the device.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         match self {

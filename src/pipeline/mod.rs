@@ -1,13 +1,20 @@
 //! Pipelines: what a file describes, opened and running.
 //!
-//! `spec` reads the file, `overrides` changes it for one run, `model` builds its circuit. `stream` joins a source, a decoder
-//! and a batcher into stages that run side by side under one memory budget. `observer` is told what happens.
+//! `spec` reads the file, `overrides` changes it for one run; `open` opens sources and decoders, `model` builds the circuit,
+//! `prepare` does both. `stream` joins a source, a decoder and a batcher into stages that run side by side under one
+//! memory budget; `run` feeds its batches to a learner, and tells `observer` what happens.
 
 pub mod budget;
+pub mod evaluate;
 pub mod model;
 pub mod observer;
+pub mod open;
 pub(crate) mod overrides;
+pub mod prepare;
+pub mod run;
+mod run_files;
 pub mod spec;
+pub mod stop;
 pub mod stream;
 pub(crate) mod suggest;
 pub mod waits;

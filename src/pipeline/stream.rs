@@ -15,6 +15,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -160,6 +161,11 @@ impl Stream {
     /// Records left out since this was called last.
     pub fn take_bad(&self) -> Vec<BadRecord> {
         std::mem::take(&mut self.bad.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Bytes of records that the source has delivered so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.waits.bytes_read.load(Ordering::Relaxed)
     }
 
     /// Bytes held by what was fetched and by pieces on their way: now, and at most so far.
@@ -396,6 +402,7 @@ impl Cutter {
 
     fn send_work(&mut self, job: Job, bytes: u64) -> std::result::Result<(), Stopped> {
         let begun = Instant::now();
+        self.waits.bytes_read.fetch_add(bytes, Ordering::Relaxed);
         let held = self.runtime.block_on(self.pieces.take(bytes)).ok_or(Stopped)?;
         let number = self.number();
         self.work.send_blocking(Work { number, job, held })?;

@@ -13,6 +13,8 @@ pub(super) struct Waits {
     pub batcher: StageClock,
     /// Only its waiting for input is known here: what it does between calls is its own business.
     pub learner: StageClock,
+    /// Bytes of records that came out of the source.
+    pub bytes_read: AtomicU64,
 }
 
 /// Nanoseconds of one stage, over all its threads.

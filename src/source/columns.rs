@@ -416,7 +416,7 @@ mod tests {
     }
 
     fn list() -> ArrayRef {
-        let items = [Some(vec![Some(1), None]), None, Some(vec![]), Some(vec![Some(7), Some(-7), Some(-8)])];
+        let items = [Some(vec![Some(1), None]), None, Some(vec![]), Some(vec![Some(-7), Some(7), Some(-8)])];
         Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(items))
     }
 
@@ -465,15 +465,15 @@ mod tests {
         let (records, bad) = binding.records(&batch).unwrap();
         let Records::Lists(lists) = &records else { panic!("{records:?}") };
         assert_eq!(lists.ends, [2, 2, 2, 5]);
-        assert_eq!(lists.values, Column::U32(vec![1, 0, 7, 0, 0]));
+        assert_eq!(lists.values, Column::U32(vec![1, 0, 0, 7, 0]));
         assert_eq!(lists.missing, Some(vec![false, true, false, false, false]));
-        let reason = "value 1: -7 is not a category: it is outside 0..=4294967295".to_string();
+        let reason = "value 0: -7 is not a category: it is outside 0..=4294967295".to_string();
         assert_eq!(bad, [(1, "null".to_string()), (3, reason)]);
         // A slice of a batch begins in the middle of the values.
         let (records, bad) = binding.records(&batch.slice(2, 2)).unwrap();
         let Records::Lists(lists) = &records else { panic!("{records:?}") };
         assert_eq!((lists.range(1), bad[0].0), (0..3, 1));
-        assert_eq!(lists.values, Column::U32(vec![7, 0, 0]));
+        assert_eq!(lists.values, Column::U32(vec![0, 7, 0]));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! Waiting is async, working is not: `fetch` awaits bytes, the iterator it returns cuts them into pieces on a blocking
 //! worker. Errors name file and place. Drained by `pipeline`.
 
+pub mod arrow_stream;
 mod arrow_values;
 pub mod columns;
 pub mod compressed_tokens;
@@ -29,7 +30,7 @@ pub mod token_width;
 pub mod tokens;
 pub mod zstd_frames;
 
-pub use columns::Columns;
+pub use columns::{Columns, RecordKind};
 
 use std::fmt;
 use std::future::Future;

@@ -1,0 +1,61 @@
+//! How likely the rows of a stream are.
+//!
+//! The same for held-out rows during a run and for `anemone eval`: only who answers for a batch differs.
+
+use serde::Serialize;
+
+use super::observer::{bits_per_dim, perplexity};
+use super::stream::Stream;
+use crate::data::{Batch, Item};
+use crate::error::{Error, Result};
+
+/// What the rows of a stream said about a model.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Rows looked at.
+    pub rows: u64,
+    /// Rows among them of probability zero. If there is one, the true mean is −∞.
+    pub impossible_rows: u64,
+    /// Mean log-likelihood of the other rows, in nats; `None` if there is none.
+    pub mean_log_likelihood: Option<f64>,
+    /// −log₂ p per variable.
+    pub bits_per_dim: Option<f64>,
+    /// exp(−log p per variable).
+    pub perplexity: Option<f64>,
+}
+
+/// Asks `score` for the log-likelihoods of a stream's first epoch, or of its first `max_rows` rows.
+pub async fn evaluate(
+    stream: &mut Stream,
+    max_rows: Option<u64>,
+    mut score: impl AsyncFnMut(Batch) -> Result<Vec<f64>>,
+) -> Result<Evaluation> {
+    let (mut rows, mut impossible, mut total, mut num_vars) = (0u64, 0u64, 0.0, 0);
+    let left = |rows: u64| max_rows.map_or(u64::MAX, |most| most.saturating_sub(rows));
+    while left(rows) > 0
+        && let Some(Item::Batch { batch, .. }) = stream.next().await?
+    {
+        num_vars = batch.num_vars();
+        let wanted = usize::try_from(left(rows)).map_or(batch.num_rows(), |most| most.min(batch.num_rows()));
+        let batch = if wanted < batch.num_rows() { batch.slice(0..wanted) } else { batch };
+        rows += wanted as u64;
+        for log_likelihood in score(batch).await? {
+            match log_likelihood {
+                x if x.is_finite() => total += x,
+                f64::NEG_INFINITY => impossible += 1,
+                x => return Err(Error::state(format!("a row has log-likelihood {x}: the model is not one"))),
+            }
+        }
+    }
+    if rows == 0 {
+        return Err(Error::data("there is no row to evaluate"));
+    }
+    let mean = (rows > impossible).then(|| total / (rows - impossible) as f64);
+    Ok(Evaluation {
+        rows,
+        impossible_rows: impossible,
+        mean_log_likelihood: mean,
+        bits_per_dim: mean.map(|mean| bits_per_dim(mean, num_vars)),
+        perplexity: mean.map(|mean| perplexity(mean, num_vars)),
+    })
+}

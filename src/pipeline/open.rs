@@ -1,0 +1,343 @@
+//! What a pipeline names, opened: sources by their format, decoders by what the source delivers.
+//!
+//! Where the pipeline is silent the data decides: a text column is text, a column of lists of one length is rows, and how
+//! many categories there are is counted over the first rows. Opening reads headers and at most these rows.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::spec::{
+    DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
+};
+use crate::data::Column;
+use crate::decode::image::{Color, ImageDecoder, ImageSpec};
+use crate::decode::rows::RowDecoder;
+use crate::decode::text::TextDecoder;
+use crate::decode::tokens::TokenDecoder;
+use crate::decode::{Decoder, ValueKind};
+use crate::error::{Error, Result};
+use crate::source::arrow_stream::ArrowStream;
+use crate::source::compressed_tokens::CompressedTokens;
+use crate::source::jsonl::JsonlSource;
+use crate::source::npy::NpyFiles;
+use crate::source::parquet::ParquetSource;
+use crate::source::store::{Shard, resolve};
+use crate::source::synthetic::{Synthetic, SyntheticSpec};
+use crate::source::token_width::TokenWidth;
+use crate::source::tokens::TokenFiles;
+use crate::source::{Columns, IndexedSource, Manifest, Piece, RecordKind, Records, Source};
+
+/// Rows that are looked at to count categories.
+const ROWS_TO_COUNT: usize = 20_000;
+
+/// About how large a piece is that is only looked at.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A source with what is known of its records before any is read.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// Where records come from.
+    pub source: Source,
+    /// What they are.
+    hint: Hint,
+}
+
+#[derive(Clone, Debug)]
+enum Hint {
+    /// As the schema says.
+    Records(RecordKind),
+    /// Rows of one window of a token file.
+    TokenRows,
+    /// Stretches of a token stream.
+    TokenStream,
+    /// Rows of an array of this shape.
+    Array(Vec<usize>),
+    /// Rows of synthetic data with so many categories.
+    Synthetic { num_vars: usize, cats: u32 },
+}
+
+/// Opens a source. Token files are cut into rows of `decode.window`.
+pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec) -> Result<Opened> {
+    if let Some(synthetic) = &spec.synthetic {
+        let hint = Hint::Synthetic { num_vars: synthetic.num_vars, cats: synthetic.cats };
+        return Ok(Opened { source: Source::Indexed(Arc::new(Synthetic::new(synthetic)?)), hint });
+    }
+    let columns = match (&spec.column, &spec.columns[..]) {
+        (Some(name), _) => Columns::One(name.clone()),
+        (None, []) => Columns::Auto,
+        (None, names) => Columns::Many(names.to_vec()),
+    };
+    let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
+    if format == Format::Arrow {
+        let stream = ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns)?;
+        let hint = Hint::Records(stream.kind());
+        return Ok(Opened { source: Source::Live(Arc::new(stream)), hint });
+    }
+    let patterns: Vec<String> = spec.files.iter().map(|file| expand_path(file)).collect::<Result<_>>()?;
+    let shards = resolve(&patterns).await?;
+    let width = spec.tokens.unwrap_or(TokenWidth::U16);
+    Ok(match format {
+        Format::Parquet => {
+            let source = ParquetSource::open(shards, &columns).await?;
+            let hint = Hint::Records(source.column_kind());
+            Opened { source: Source::Blocks(Arc::new(source)), hint }
+        }
+        Format::Jsonl => {
+            let source = JsonlSource::open(shards, spec.field.as_deref().unwrap_or("text")).await?;
+            Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::Records(RecordKind::Text) }
+        }
+        Format::Tokens if shards.iter().all(is_compressed) => {
+            let source = CompressedTokens::open(shards, width).await?;
+            Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::TokenStream }
+        }
+        Format::Tokens if shards.iter().any(is_compressed) => {
+            return Err(Error::option("files: some token files are compressed and some are not; read them apart"));
+        }
+        Format::Tokens => {
+            let window = decode.window.unwrap_or(DEFAULT_WINDOW);
+            let source = TokenFiles::open(&local_paths(&shards)?, width, window)?;
+            Opened { source: Source::Indexed(Arc::new(source)), hint: Hint::TokenRows }
+        }
+        Format::Npy => {
+            let source = NpyFiles::open(&local_paths(&shards)?)?;
+            let hint = Hint::Array(source.shape().to_vec());
+            Opened { source: Source::Indexed(Arc::new(source)), hint }
+        }
+        Format::Arrow => unreachable!("opened above"),
+    })
+}
+
+fn is_compressed(shard: &Shard) -> bool {
+    shard.name().to_ascii_lowercase().ends_with(".zst")
+}
+
+/// Files that are mapped into memory have to be on this machine.
+fn local_paths(shards: &[Shard]) -> Result<Vec<PathBuf>> {
+    let local = |shard: &Shard| {
+        let path = shard.local_path().map(Path::to_path_buf);
+        path.ok_or_else(|| Error::unsupported(format!("{}: can only be read from a local disk", shard.name())))
+    };
+    shards.iter().map(local).collect()
+}
+
+/// The decoder for what a source delivers, where `decode` does not say otherwise.
+pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dyn Decoder>> {
+    let kind = match decode.kind {
+        Some(kind) => kind,
+        None => opened.likely_kind().await?,
+    };
+    let window = decode.window.unwrap_or(DEFAULT_WINDOW);
+    match kind {
+        DecodeKind::Text => Ok(Arc::new(open_text(decode, window)?)),
+        DecodeKind::Tokens => {
+            let vocab = decode.vocab.unwrap_or(GPT2_VOCAB);
+            Ok(Arc::new(match opened.hint {
+                Hint::TokenRows => TokenDecoder::rows(vocab, window)?,
+                _ => TokenDecoder::new(vocab, window)?,
+            }))
+        }
+        DecodeKind::Image => {
+            let color = decode.color.unwrap_or(Color::YcocgR);
+            Ok(Arc::new(ImageDecoder::new(ImageSpec { patch: decode.patch, color, size: decode.size })?))
+        }
+        DecodeKind::Rows => opened.row_decoder(decode).await,
+    }
+}
+
+/// The tokenizer that `decode` names.
+pub fn open_text(decode: &DecodeSpec, window: usize) -> Result<TextDecoder> {
+    let decoder = match decode.tokenizer.as_deref().unwrap_or(DEFAULT_TOKENIZER) {
+        DEFAULT_TOKENIZER => TextDecoder::gpt2(window)?,
+        path => TextDecoder::from_file(Path::new(&expand_path(path)?), window)?,
+    };
+    if !decode.end_of_text.unwrap_or(false) {
+        return Ok(decoder);
+    }
+    let separator = decoder.end_of_text();
+    if separator.is_none() {
+        return Err(Error::option("end_of_text = true: this tokenizer has no token that ends a text"));
+    }
+    decoder.with_separator(separator)
+}
+
+impl Opened {
+    /// What the records most likely are.
+    async fn likely_kind(&self) -> Result<DecodeKind> {
+        Ok(match &self.hint {
+            Hint::Records(RecordKind::Text) => DecodeKind::Text,
+            Hint::Records(RecordKind::Image) => DecodeKind::Image,
+            Hint::Records(RecordKind::Lists { width: Some(_), .. }) | Hint::Array(_) | Hint::Synthetic { .. } => {
+                DecodeKind::Rows
+            }
+            Hint::TokenRows | Hint::TokenStream => DecodeKind::Tokens,
+            Hint::Records(RecordKind::Lists { width: None, .. }) => match self.list_length().await? {
+                Some(_) => DecodeKind::Rows,
+                None => DecodeKind::Tokens,
+            },
+        })
+    }
+
+    /// How long the first lists are, if all are as long.
+    async fn list_length(&self) -> Result<Option<usize>> {
+        let mut lengths = None;
+        self.look(|piece| {
+            let Records::Lists(lists) = &piece.records else { return Ok(()) };
+            let good = (0..lists.ends.len()).filter(|record| piece.bad.iter().all(|(bad, _)| bad != record));
+            for length in good.map(|record| lists.range(record).len()) {
+                let (shortest, longest) = lengths.get_or_insert((length, length));
+                (*shortest, *longest) = ((*shortest).min(length), (*longest).max(length));
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(lengths.filter(|(shortest, longest)| shortest == longest && *shortest > 0).map(|(length, _)| length))
+    }
+
+    async fn row_decoder(&self, decode: &DecodeSpec) -> Result<Arc<dyn Decoder>> {
+        let (num_vars, grid, known_cats, reals) = match &self.hint {
+            Hint::Synthetic { num_vars, cats } => (*num_vars, None, Some(*cats), false),
+            Hint::Array(shape) => (shape.iter().product(), Some(shape.clone()), None, false),
+            Hint::Records(RecordKind::Lists { width, reals }) => {
+                let length = match width {
+                    Some(width) => Some(*width),
+                    None => self.list_length().await?,
+                };
+                let ragged = || {
+                    Error::data(
+                        "the first lists are not all of one length, so they are no rows; \
+                                             decode.kind = \"tokens\" would join them",
+                    )
+                };
+                (length.ok_or_else(ragged)?, None, None, *reals)
+            }
+            Hint::TokenRows | Hint::TokenStream => {
+                return Err(Error::option("kind = \"rows\": token files are read with kind = \"tokens\""));
+            }
+            Hint::Records(_) => return Err(Error::option("kind = \"rows\": the records are no lists of numbers")),
+        };
+        let values = match decode.cats.or(known_cats) {
+            Some(cats) => ValueKind::Categories(cats),
+            None if reals => ValueKind::Reals,
+            None => self.count_categories().await?,
+        };
+        let decoder = RowDecoder::new(num_vars, values)?;
+        Ok(Arc::new(match grid.filter(|grid| grid.len() > 1) {
+            Some(grid) => decoder.with_grid(grid)?,
+            None => decoder,
+        }))
+    }
+
+    /// One more than the largest value of the first rows; at least two.
+    async fn count_categories(&self) -> Result<ValueKind> {
+        let mut largest = 1;
+        let mut reals = false;
+        self.look(|piece| {
+            let Records::Lists(lists) = &piece.records else { return Ok(()) };
+            reals |= matches!(lists.values, Column::F32(_));
+            let missing = |at: usize| lists.missing.as_ref().is_some_and(|missing| missing[at]);
+            let values = (0..lists.values.len()).filter(|&at| !missing(at)).filter_map(|at| lists.values.category(at));
+            largest = values.max().unwrap_or(0).max(largest);
+            Ok(())
+        })
+        .await?;
+        match (reals, largest.checked_add(1)) {
+            (true, _) => Ok(ValueKind::Reals),
+            (false, Some(cats)) => Ok(ValueKind::Categories(cats)),
+            (false, None) => Err(Error::data("a value is too large to be a category")),
+        }
+    }
+
+    /// Shows the first records to `see`.
+    async fn look(&self, mut see: impl FnMut(&Piece) -> Result<()>) -> Result<()> {
+        match &self.source {
+            Source::Indexed(source) => {
+                let rows: Vec<u64> = (0..source.num_rows().unwrap_or(u64::MAX).min(ROWS_TO_COUNT as u64)).collect();
+                rows.chunks(1024).try_for_each(|rows| see(&source.gather(rows)?))
+            }
+            Source::Blocks(source) => {
+                let mut left = ROWS_TO_COUNT;
+                for block in 0..source.blocks().len() {
+                    let fetched = source.fetch(block, PIECE_BYTES).await?;
+                    // Cutting is work, not waiting, and may itself wait for bytes: not on a thread that drives others.
+                    let wanted = left;
+                    let pieces = tokio::task::spawn_blocking(move || {
+                        let mut seen = 0;
+                        let mut pieces = Vec::new();
+                        for piece in fetched.pieces {
+                            let piece = piece?;
+                            seen += piece.num_records();
+                            pieces.push(piece);
+                            if seen >= wanted {
+                                break;
+                            }
+                        }
+                        Ok::<_, Error>(pieces)
+                    });
+                    let pieces =
+                        pieces.await.map_err(|e| Error::state(format!("looking at the first rows: {e}")))??;
+                    for piece in pieces {
+                        see(&piece)?;
+                        left = left.saturating_sub(piece.num_records());
+                    }
+                    if left == 0 {
+                        break;
+                    }
+                }
+                Ok(())
+            }
+            Source::Live(_) => Err(Error::option(
+                "a live stream comes only once, so its first rows cannot be looked at: say decode.kind, and decode.cats \
+                 for rows",
+            )),
+        }
+    }
+}
+
+/// Rows of synthetic data that come after those learned from.
+#[derive(Debug)]
+pub struct HeldOutRows {
+    synthetic: Synthetic,
+    manifest: Manifest,
+    first: u64,
+    rows: u64,
+}
+
+/// Where held-out rows of an endless source begin: no run comes so far.
+const BEYOND: u64 = 1 << 48;
+
+impl HeldOutRows {
+    /// `rows` rows after those of `spec`.
+    pub fn new(spec: &SyntheticSpec, rows: u64) -> Result<Self> {
+        let synthetic = Synthetic::new(&SyntheticSpec { rows: None, ..spec.clone() })?;
+        let first = spec.rows.unwrap_or(BEYOND);
+        let manifest = Manifest::new("synthetic", Vec::new(), &format!("{spec:?} {first} {rows}"));
+        Ok(Self { synthetic, manifest, first, rows })
+    }
+
+    /// Mean log-likelihood of these rows under their own source, which no model beats but by chance.
+    pub fn source_log_likelihood(&self) -> Result<f64> {
+        let mut total = 0.0;
+        for row in 0..self.rows {
+            if let Records::Lists(lists) = self.gather(&[row])?.records {
+                let values: Vec<u32> = (0..lists.values.len()).filter_map(|at| lists.values.category(at)).collect();
+                total += self.synthetic.log_likelihood(&values);
+            }
+        }
+        Ok(total / self.rows as f64)
+    }
+}
+
+impl IndexedSource for HeldOutRows {
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn num_rows(&self) -> Option<u64> {
+        Some(self.rows)
+    }
+
+    fn gather(&self, rows: &[u64]) -> Result<Piece> {
+        let rows: Vec<u64> = rows.iter().map(|row| row + self.first).collect();
+        self.synthetic.gather(&rows)
+    }
+}

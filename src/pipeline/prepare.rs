@@ -1,0 +1,208 @@
+//! A pipeline, opened: its source, decoder and held-out rows, and the circuit that will learn them.
+//!
+//! Everything that `train`, `check` and `eval` do before the first batch. Opening reads headers, not data; building a
+//! circuit whose structure is learned reads a sample of rows through the very stages that will feed it.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::model::{build_circuit, initial_params, needs_sample};
+use super::open::{HeldOutRows, open_decoder, open_source};
+use super::spec::{DEFAULT_HELD_OUT, ModelSpec, PipelineSpec, ValidateSpec, expand_path};
+use super::stream::{Stream, StreamOptions};
+use crate::backend::Backend;
+use crate::backend::cpu::{CpuBackend, CpuOptions};
+use crate::batcher::{BadPolicy, BatchSpec};
+use crate::circuit::Circuit;
+use crate::data::{Batch, Cursor, Digest, Item};
+use crate::decode::Decoder;
+use crate::error::{Error, Result};
+use crate::learner::Identity;
+use crate::optim::Optimizer;
+use crate::source::Source;
+
+/// The device and what it may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Threads; `None` is one a core. The bits do not depend on it.
+    pub threads: Option<usize>,
+    /// Bytes for activations; `None` is the backend's default, or what a resumed run had. The bits depend on it: it decides
+    /// where a batch is cut.
+    pub memory_budget: Option<usize>,
+}
+
+impl Machine {
+    /// Bytes for activations.
+    pub fn memory_budget(&self) -> usize {
+        self.memory_budget.unwrap_or(CpuOptions::default().memory_budget)
+    }
+}
+
+/// The data side of a pipeline, opened.
+#[derive(Clone)]
+pub struct Inputs {
+    /// Where rows come from.
+    pub source: Source,
+    /// What they mean.
+    pub decoder: Arc<dyn Decoder>,
+    /// How they are put together.
+    pub batch: BatchSpec,
+    /// How the stages run.
+    pub stream: StreamOptions,
+    /// What is held out.
+    pub valid: Option<HeldOut>,
+}
+
+/// Rows to validate on.
+#[derive(Clone)]
+pub struct HeldOut {
+    /// Where they come from.
+    pub source: Source,
+    /// No more than this many.
+    pub rows: Option<u64>,
+    /// Mean log-likelihood of the rows under their own source, where that is known: nobody does better.
+    pub source_log_likelihood: Option<f64>,
+}
+
+impl HeldOut {
+    async fn prepare(spec: &PipelineSpec, validate: &ValidateSpec) -> Result<Self> {
+        let Some(synthetic) = spec.source.synthetic.as_ref().filter(|_| validate.source.files.is_empty()) else {
+            let opened = open_source(&validate.source, &spec.decode).await?;
+            return Ok(Self { source: opened.source, rows: validate.rows, source_log_likelihood: None });
+        };
+        let rows = HeldOutRows::new(synthetic, validate.rows.unwrap_or(DEFAULT_HELD_OUT))?;
+        let source_log_likelihood = match synthetic.drift {
+            None => Some(rows.source_log_likelihood()?),
+            Some(_) => None, // it is known only where the distribution stays
+        };
+        Ok(Self { source: Source::Indexed(Arc::new(rows)), rows: None, source_log_likelihood })
+    }
+
+    /// A stream over the held-out rows: once, in order.
+    pub fn open(&self, inputs: &Inputs) -> Result<Stream> {
+        let batch = BatchSpec { shuffle: false, drop_last: false, ..inputs.batch.clone() };
+        let options = StreamOptions { epochs: Some(1), ..inputs.stream.clone() };
+        Stream::open(&self.source, inputs.decoder.clone(), &batch, &options, Cursor::default())
+    }
+}
+
+impl Inputs {
+    /// Opens everything that a pipeline names.
+    pub async fn open(spec: &PipelineSpec) -> Result<Self> {
+        let opened = open_source(&spec.source, &spec.decode).await.map_err(|e| e.at("source"))?;
+        let decoder = open_decoder(&spec.decode, &opened).await.map_err(|e| e.at("decode"))?;
+        let valid = match &spec.validate {
+            None => None,
+            Some(validate) => Some(HeldOut::prepare(spec, validate).await.map_err(|e| e.at("validate"))?),
+        };
+        let batch = &spec.batch;
+        let stages = &spec.pipeline;
+        let defaults = StreamOptions::default();
+        Ok(Self {
+            source: opened.source,
+            decoder,
+            valid,
+            batch: BatchSpec {
+                rows: batch.rows,
+                shuffle: batch.shuffle,
+                seed: batch.seed,
+                drop_last: batch.drop_last,
+                window_bytes: batch.shuffle_window,
+            },
+            stream: StreamOptions {
+                memory: stages.memory,
+                workers: stages.workers.unwrap_or(defaults.workers),
+                prefetch: stages.prefetch,
+                bad: BadPolicy {
+                    on_bad: stages.on_bad,
+                    max_bad: stages.max_bad,
+                    max_bad_fraction: stages.max_bad_fraction,
+                },
+                epochs: None,
+            },
+        })
+    }
+
+    /// What a run must share with a checkpoint to go on from it.
+    pub fn identity(&self, spec: &PipelineSpec) -> Result<Identity> {
+        let mut circuit =
+            Digest::new().part(json!(spec.circuit).to_string()).part(json!(self.decoder.shape()).to_string());
+        if let ModelSpec::File { path } = &spec.circuit.model {
+            let path = expand_path(path)?;
+            circuit.update(std::fs::read(&path).map_err(|e| Error::io(&path, &e))?);
+        }
+        Ok(Identity {
+            data: self.source.manifest().digest.clone(),
+            decoder: self.decoder.identity(),
+            circuit: circuit.finish(),
+            optimizer: json!(spec.learn.optimizer),
+            batch: json!(self.batch),
+        })
+    }
+
+    /// Builds the circuit, from a sample of rows if its structure is learned.
+    pub async fn build_circuit(&self, spec: &PipelineSpec) -> Result<Circuit> {
+        let sample = match needs_sample(&spec.circuit) {
+            true => Some(self.sample(spec.circuit.structure_rows).await?),
+            false => None,
+        };
+        build_circuit(&spec.circuit, self.decoder.shape(), sample.as_ref())
+    }
+
+    /// The first rows of the stream. A live stream is not there twice, so it has none to spare.
+    pub async fn sample(&self, rows: u64) -> Result<Batch> {
+        if let Source::Live(_) = self.source {
+            return Err(Error::unsupported(
+                "the structure of this model is learned from rows, and a live stream comes only once: use model = \"hmm\" \
+                 or \"pd\", or take a circuit from a file (model = \"file\")",
+            ));
+        }
+        let options = StreamOptions { epochs: Some(1), ..self.stream.clone() };
+        let mut stream = Stream::open(&self.source, self.decoder.clone(), &self.batch, &options, Cursor::default())?;
+        let mut sample: Option<Batch> = None;
+        while let left = rows - sample.as_ref().map_or(0, Batch::num_rows) as u64
+            && left > 0
+            && let Some(Item::Batch { batch, .. }) = stream.next().await?
+        {
+            let batch = batch.slice(0..left.min(batch.num_rows() as u64) as usize);
+            match &mut sample {
+                Some(sample) => sample.append(&batch)?,
+                None => sample = Some(batch),
+            }
+        }
+        sample.ok_or_else(|| Error::data("there is no row to learn a structure from"))
+    }
+
+    /// Puts a circuit on the device and an optimizer beside it.
+    pub fn build_learner(
+        &self,
+        spec: &PipelineSpec,
+        circuit: Arc<Circuit>,
+        machine: &Machine,
+    ) -> Result<(Box<dyn Backend>, Box<dyn Optimizer>)> {
+        let start = initial_params(&spec.circuit, &circuit)?;
+        let options = CpuOptions { threads: machine.threads, memory_budget: machine.memory_budget() };
+        let mut backend = Box::new(CpuBackend::new(circuit, &start, &options)?);
+        let optimizer = spec.learn.optimizer.build(&mut *backend).map_err(|e| e.at("learn"))?;
+        Ok((backend, optimizer))
+    }
+
+    /// Rows of an epoch, where that is known before they are read.
+    pub fn num_rows(&self) -> Option<u64> {
+        match &self.source {
+            Source::Indexed(source) => source.num_rows(),
+            Source::Blocks(_) | Source::Live(_) => None,
+        }
+    }
+
+    /// What is read, in a few words.
+    pub fn describe_source(&self) -> String {
+        let manifest = self.source.manifest();
+        match &manifest.files[..] {
+            [] => manifest.kind.clone(),
+            [file] => format!("{} {}", manifest.kind, file.name),
+            files => format!("{} {} … ({} files)", manifest.kind, files[0].name, files.len()),
+        }
+    }
+}

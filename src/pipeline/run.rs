@@ -1,0 +1,603 @@
+//! The training loop: batches from a stream into a learner, with validation, checkpoints and lines for whoever watches.
+//!
+//! What happens after a batch depends on its number alone (validation, checkpoints by batches) or changes nothing that is
+//! learned (checkpoints by seconds), so a run that was killed and resumed ends with the same parameters as one that
+//! was not. Validation comes before a checkpoint of the same step, and the checkpoint remembers its result.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use metrics::{counter, gauge, histogram};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tokio::task::JoinHandle;
+
+use super::evaluate::evaluate;
+use super::observer::{EpochEnd, Event, Finished, Observer, Started, StepLine, Validated, bits_per_dim};
+use super::prepare::{Inputs, Machine};
+use super::run_files::{JsonLines, Ledger, write_whole};
+use super::spec::PipelineSpec;
+use super::stop::Stop;
+use super::stream::{Stream, StreamOptions};
+use super::waits::StageWaits;
+use crate::batcher::OnBad;
+use crate::data::{Batch, Cursor, Item};
+use crate::error::{Error, ErrorKind, Result};
+use crate::learner::{Checkpoint, CheckpointFolder, Identity, Learner};
+use crate::optim::StepReport;
+use crate::telemetry;
+
+/// How this run behaves; what is learned is the pipeline's business.
+#[derive(Clone, Debug)]
+pub struct TrainOptions {
+    /// What the run is called.
+    pub name: String,
+    /// The run folder.
+    pub out: PathBuf,
+    /// Go on from the latest checkpoint there, if there is one.
+    pub resume: bool,
+    /// Go on even if data, decoder, circuit, optimizer or batches are not the checkpoint's.
+    pub force_resume: bool,
+    /// The device and what it may use.
+    pub machine: Machine,
+}
+
+/// Lines of `metrics.jsonl` are at least this far apart, except for those that carry a validation.
+const LINE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Where checkpoints are inside a run folder.
+pub const CHECKPOINTS: &str = "checkpoints";
+
+/// Learns what the pipeline says, until its end, a limit or a request to stop; leaves a checkpoint in any of these cases.
+pub async fn train(
+    spec: &PipelineSpec,
+    options: &TrainOptions,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Finished> {
+    let folder = CheckpointFolder::open(&options.out.join(CHECKPOINTS))?;
+    let mut resumed = find_checkpoint(&folder, options, observer)?;
+    let inputs = Inputs::open(spec).await?;
+    let mut identity = inputs.identity(spec)?;
+    let mut machine = options.machine.clone();
+    let mut memory: Memory = Memory::default();
+    if let Some((path, checkpoint)) = &mut resumed {
+        check_identity(&identity, checkpoint, path, options.force_resume, observer)?;
+        memory = Memory::read(checkpoint);
+        machine.memory_budget = machine.memory_budget.or(memory.memory_budget);
+        // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
+        identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
+        if checkpoint.optimizer.as_ref().is_some_and(|state| state.optimizer != spec.learn.optimizer.name()) {
+            *checkpoint = checkpoint.clone().without_optimizer();
+        }
+    }
+    let circuit = match &resumed {
+        Some((_, checkpoint)) => checkpoint.circuit.clone(),
+        None => Arc::new(inputs.build_circuit(spec).await?),
+    };
+    let (backend, optimizer) = inputs.build_learner(spec, circuit, &machine)?;
+    let learner = Learner::spawn(backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
+    memory.memory_budget = Some(machine.memory_budget());
+    memory.pipeline = spec.to_toml()?;
+    write_whole(&options.out.join("pipeline.toml"), &memory.pipeline)?;
+
+    let progress = learner.progress();
+    let metrics = JsonLines::open(&options.out.join("metrics.jsonl"), |line| {
+        line["step"].as_u64().is_some_and(|step| step <= progress.step)
+    })?;
+    let ledger = match spec.pipeline.on_bad {
+        OnBad::Quarantine => Some(Ledger::open(&options.out.join("quarantine.jsonl"))?),
+        OnBad::Fail | OnBad::Skip => None,
+    };
+    let stream = Stream::open(
+        &inputs.source,
+        inputs.decoder.clone(),
+        &inputs.batch,
+        &StreamOptions { epochs: spec.learn.epochs, ..inputs.stream.clone() },
+        progress.cursor.clone(),
+    )?;
+    observer.event(&Event::Started(Started {
+        name: options.name.clone(),
+        out: options.out.clone(),
+        resumed_from: resumed.as_ref().map(|(path, _)| path.clone()),
+        step: progress.step,
+        source: inputs.describe_source(),
+        rows: inputs.num_rows(),
+        num_vars: learner.circuit().num_vars(),
+        circuit: spec.circuit.model.name().to_string(),
+        parameters: learner.circuit().layout().num_values() as u64,
+        optimizer: spec.learn.optimizer.name().to_string(),
+        epochs: spec.learn.epochs,
+        batches: spec.learn.batches,
+    }));
+    drop(resumed); // its parameters are the learner's now
+
+    let now = Instant::now();
+    let run = Run {
+        spec,
+        inputs: &inputs,
+        learner,
+        stream,
+        observer,
+        folder: Arc::new(folder),
+        identity,
+        metrics,
+        ledger,
+        lines: Lines { written: None, rows: progress.rows, waits: StageWaits::default(), rate: Rate::default() },
+        seconds_before: memory.seconds,
+        memory,
+        begun: now,
+        checkpointed: Checkpointed { at: now, step: progress.step, cursor: None, path: None },
+        writing: None,
+        epoch: EpochSums::default(),
+        validated: None,
+        line: StepLine::default(),
+    };
+    run.until_the_end(stop).await
+}
+
+/// The checkpoint to go on from, if any; damaged ones are passed over with a warning.
+fn find_checkpoint(
+    folder: &CheckpointFolder,
+    options: &TrainOptions,
+    observer: &mut dyn Observer,
+) -> Result<Option<(PathBuf, Checkpoint)>> {
+    if !options.resume && !folder.list()?.is_empty() {
+        return Err(Error::state(format!(
+            "{}: there are checkpoints of an earlier run here; go on with --resume, or choose another folder with --out",
+            options.out.display()
+        )));
+    }
+    let latest = folder.latest()?;
+    if latest.found.is_none()
+        && let Some((path, reason)) = latest.damaged.first()
+    {
+        return Err(reason.clone().at(format!("{}: no checkpoint is whole", path.display())));
+    }
+    for (path, reason) in latest.damaged {
+        observer.event(&Event::Warning(format!("{}: passed over: {reason}", path.display())));
+    }
+    Ok(latest.found)
+}
+
+fn check_identity(
+    identity: &Identity,
+    checkpoint: &Checkpoint,
+    path: &Path,
+    force: bool,
+    observer: &mut dyn Observer,
+) -> Result<()> {
+    let checked = identity.check(&checkpoint.meta.identity).map_err(|e| e.at(path.display()));
+    match checked {
+        Err(difference) if force => {
+            observer.event(&Event::Warning(format!("going on as told: {difference}")));
+            Ok(())
+        }
+        checked => checked,
+    }
+}
+
+/// What a run keeps in its checkpoints besides what the learner does.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Memory {
+    /// Seconds of all stretches of the run together.
+    #[serde(default)]
+    seconds: f64,
+    /// The best held-out log-likelihood and its step.
+    #[serde(default)]
+    best: Option<Best>,
+    /// The latest held-out log-likelihood.
+    #[serde(default)]
+    valid_ll: Option<f64>,
+    /// The device's memory decides where batches are cut, and with it the last bits of what is learned.
+    #[serde(default)]
+    memory_budget: Option<usize>,
+    /// The resolved pipeline.
+    #[serde(default)]
+    pipeline: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Best {
+    step: u64,
+    log_likelihood: f64,
+}
+
+impl Memory {
+    fn read(checkpoint: &Checkpoint) -> Self {
+        serde_json::from_value(Value::Object(checkpoint.meta.extra.clone())).unwrap_or_default()
+    }
+
+    fn write(&self) -> Map<String, Value> {
+        match json!(self) {
+            Value::Object(map) => map,
+            _ => Map::new(),
+        }
+    }
+}
+
+/// A run between its first and its last batch.
+struct Run<'a> {
+    spec: &'a PipelineSpec,
+    inputs: &'a Inputs,
+    learner: Learner,
+    stream: Stream,
+    observer: &'a mut dyn Observer,
+    folder: Arc<CheckpointFolder>,
+    identity: Identity,
+    metrics: JsonLines,
+    ledger: Option<Ledger>,
+    lines: Lines,
+    memory: Memory,
+    /// Seconds of earlier stretches of this run.
+    seconds_before: f64,
+    begun: Instant,
+    checkpointed: Checkpointed,
+    /// A checkpoint on its way to the disk, while learning goes on.
+    writing: Option<Writing>,
+    epoch: EpochSums,
+    /// Step and epoch of the last validation, so that the same parameters are not validated twice.
+    validated: Option<(u64, u64)>,
+    /// The latest line, for the end.
+    line: StepLine,
+}
+
+struct Writing {
+    task: JoinHandle<Result<PathBuf>>,
+    begun: Instant,
+}
+
+/// The last checkpoint of this stretch.
+struct Checkpointed {
+    at: Instant,
+    step: u64,
+    cursor: Option<Cursor>,
+    path: Option<PathBuf>,
+}
+
+/// What the lines of `metrics.jsonl` need to remember.
+struct Lines {
+    written: Option<Instant>,
+    rows: u64,
+    waits: StageWaits,
+    rate: Rate,
+}
+
+/// Rows a second over the latest stretch of at least one line interval.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rate {
+    rows_per_second: f64,
+    bound: &'static str,
+}
+
+/// Log-likelihoods of the epoch so far, each batch before its update.
+#[derive(Default)]
+struct EpochSums {
+    log_likelihood: f64,
+    weight: f64,
+}
+
+impl Run<'_> {
+    async fn until_the_end(mut self, stop: &Stop) -> Result<Finished> {
+        let ended = self.learn(stop).await;
+        if let Err(error) = &ended
+            && error.kind() != ErrorKind::State
+        {
+            // Bad data or a lost disk: what was learned so far is worth keeping. The error is what the user must see.
+            if let Err(also) = self.checkpoint_and_wait().await {
+                self.warn(format!("the last checkpoint could not be written either: {also}"));
+            }
+        }
+        let reason = ended?;
+        if reason != Reason::Signal && self.spec.validate.is_some() {
+            self.validate().await?;
+        }
+        self.checkpoint_and_wait().await?;
+        let progress = self.learner.progress();
+        let finished = Finished {
+            reason: reason.text(self.spec),
+            step: progress.step,
+            epoch: progress.epoch,
+            rows: progress.rows,
+            seconds: self.seconds(),
+            prequential_ll: progress.prequential.mean(),
+            valid_ll: self.memory.valid_ll,
+            best_valid_ll: self.memory.best.map(|best| best.log_likelihood),
+            source_ll: self.inputs.valid.as_ref().and_then(|valid| valid.source_log_likelihood),
+            bound: self
+                .stream
+                .waits()
+                .bound(&StageWaits::default(), self.begun.elapsed().as_secs_f64())
+                .as_str()
+                .into(),
+            checkpoint: self.checkpointed.path.clone(),
+        };
+        self.observer.event(&Event::Finished(finished.clone()));
+        self.learner.close().await?;
+        Ok(finished)
+    }
+
+    /// Learns until there is a reason to stop.
+    async fn learn(&mut self, stop: &Stop) -> Result<Reason> {
+        loop {
+            if let Some(reason) = self.limit() {
+                return Ok(reason);
+            }
+            let item = tokio::select! {
+                biased;
+                () = stop.requested() => return Ok(Reason::Signal),
+                item = self.stream.next() => item?,
+            };
+            match item {
+                None => return Ok(Reason::End),
+                Some(Item::Batch { batch, end }) => self.batch(batch, end).await?,
+                Some(Item::EpochEnd { next }) => self.end_epoch(next).await?,
+            }
+            self.note_bad_records()?;
+            self.checkpoint_if_due().await?;
+        }
+    }
+
+    fn limit(&self) -> Option<Reason> {
+        let learn = &self.spec.learn;
+        if learn.batches.is_some_and(|most| self.learner.progress().step >= most) {
+            return Some(Reason::Batches);
+        }
+        learn.seconds.is_some_and(|most| self.seconds() >= most).then_some(Reason::Seconds)
+    }
+
+    async fn batch(&mut self, batch: Batch, end: Cursor) -> Result<()> {
+        let begun = Instant::now();
+        let rows = batch.num_rows() as u64;
+        let report = self.learner.learn_to(batch, end).await?;
+        self.record(&report, rows, begun.elapsed());
+        self.epoch.log_likelihood += report.batch.log_likelihood;
+        self.epoch.weight += report.batch.possible_weight;
+        self.line = self.step_line(&report);
+        let every = self.spec.validate.as_ref().and_then(|validate| validate.every_batches);
+        if every.is_some_and(|every| self.line.step.is_multiple_of(every)) {
+            self.validate().await?;
+        } else if self.lines.written.is_none_or(|at| at.elapsed() >= LINE_INTERVAL) {
+            self.write_line(None)?;
+        }
+        self.observer.event(&Event::Step(self.line.clone()));
+        Ok(())
+    }
+
+    async fn end_epoch(&mut self, next: Cursor) -> Result<()> {
+        let updated = self.learner.end_epoch(next).await?;
+        let progress = self.learner.progress();
+        let sums = std::mem::take(&mut self.epoch);
+        gauge!(telemetry::EPOCH).set(progress.epoch as f64);
+        self.observer.event(&Event::EpochEnd(EpochEnd {
+            epoch: progress.epoch,
+            step: progress.step,
+            rows: progress.rows,
+            log_likelihood: (sums.weight > 0.0).then(|| sums.log_likelihood / sums.weight),
+            updated,
+            seconds: self.seconds(),
+        }));
+        let every = self.spec.validate.as_ref().and_then(|validate| validate.every_epochs);
+        match every {
+            Some(every) if progress.epoch.is_multiple_of(every) => self.validate().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks for the log-likelihood of held-out rows, on a stream of their own.
+    async fn validate(&mut self) -> Result<()> {
+        let Some(valid) = &self.inputs.valid else { return Ok(()) };
+        let progress = self.learner.progress();
+        let moment = (progress.step, progress.epoch);
+        if self.validated == Some(moment) {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let mut stream = valid.open(self.inputs)?;
+        let learner = self.learner.clone();
+        let score = async |batch| learner.log_likelihoods(batch).await;
+        let found = evaluate(&mut stream, valid.rows, score).await.map_err(|e| e.at("validate"))?;
+        self.validated = Some(moment);
+        self.memory.valid_ll = found.mean_log_likelihood;
+        let better = |log_likelihood: f64| self.memory.best.is_none_or(|best| log_likelihood > best.log_likelihood);
+        let best = found.mean_log_likelihood.filter(|&ll| found.impossible_rows == 0 && better(ll));
+        if let Some(log_likelihood) = best {
+            self.memory.best = Some(Best { step: progress.step, log_likelihood });
+        }
+        if let Some(log_likelihood) = found.mean_log_likelihood {
+            gauge!(telemetry::VALID_LL).set(log_likelihood);
+        }
+        self.write_line(found.mean_log_likelihood)?;
+        self.observer.event(&Event::Validated(Validated {
+            step: progress.step,
+            epoch: progress.epoch,
+            log_likelihood: found.mean_log_likelihood,
+            bits_per_dim: found.bits_per_dim,
+            perplexity: found.perplexity,
+            rows: found.rows,
+            impossible_rows: found.impossible_rows,
+            best: best.is_some(),
+            seconds: begun.elapsed().as_secs_f64(),
+        }));
+        if best.is_some() && self.spec.checkpoint.keep_best {
+            self.checkpoint().await?; // the best is kept, so it has to be written
+        }
+        Ok(())
+    }
+
+    fn step_line(&mut self, report: &StepReport) -> StepLine {
+        let progress = self.learner.progress();
+        let possible = report.batch.possible_weight > 0.0;
+        let log_likelihood = possible.then(|| report.batch.mean_log_likelihood());
+        StepLine {
+            step: progress.step,
+            updates: progress.updates,
+            epoch: progress.epoch,
+            rows: progress.rows,
+            seconds: self.seconds(),
+            log_likelihood,
+            prequential_ll: progress.prequential.mean(),
+            valid_ll: None,
+            bits_per_dim: log_likelihood.map(|ll| bits_per_dim(ll, self.learner.circuit().num_vars())),
+            step_size: report.step.or(progress.last_step_size),
+            rows_per_second: self.lines.rate.rows_per_second,
+            bound: self.lines.rate.bound.into(),
+            impossible_rows: progress.impossible_rows,
+            bad_records: progress.cursor.bad_records,
+        }
+    }
+
+    /// Adds the latest line to `metrics.jsonl`, with how fast and bound by what the stretch since the last one was.
+    fn write_line(&mut self, valid_ll: Option<f64>) -> Result<()> {
+        let since = self.lines.written.unwrap_or(self.begun);
+        let seconds = since.elapsed().as_secs_f64();
+        let (rows, waits) = (self.learner.progress().rows, self.stream.waits());
+        if rows > self.lines.rows {
+            let rows_per_second = (rows - self.lines.rows) as f64 / seconds.max(1e-9);
+            let bound = waits.bound(&self.lines.waits, seconds).as_str();
+            self.lines = Lines { written: Some(Instant::now()), rows, waits, rate: Rate { rows_per_second, bound } };
+        }
+        self.line.rows_per_second = self.lines.rate.rows_per_second;
+        self.line.bound = self.lines.rate.bound.into();
+        self.metrics.add(&StepLine { valid_ll, epoch: self.learner.progress().epoch, ..self.line.clone() })
+    }
+
+    fn record(&self, report: &StepReport, rows: u64, time: Duration) {
+        let progress = self.learner.progress();
+        counter!(telemetry::ROWS).increment(rows);
+        counter!(telemetry::BATCHES).increment(1);
+        counter!(telemetry::UPDATES).absolute(progress.updates);
+        counter!(telemetry::IMPOSSIBLE_ROWS).absolute(progress.impossible_rows);
+        counter!(telemetry::DECODE_ERRORS).absolute(progress.cursor.bad_records);
+        histogram!(telemetry::STEP_SECONDS).record(time.as_secs_f64());
+        gauge!(telemetry::CURSOR_WINDOW).set(progress.cursor.window as f64);
+        gauge!(telemetry::CURSOR_ROW).set(progress.cursor.row as f64);
+        gauge!(telemetry::QUEUE_BYTES).set(self.stream.bytes_in_flight().0 as f64);
+        counter!(telemetry::BYTES_READ).absolute(self.stream.bytes_read());
+        if let Some(step) = report.step {
+            gauge!(telemetry::STEP_SIZE).set(step);
+        }
+        if report.batch.possible_weight > 0.0 {
+            gauge!(telemetry::BATCH_LL).set(report.batch.mean_log_likelihood());
+        }
+        if let Some(mean) = progress.prequential.mean() {
+            gauge!(telemetry::PREQUENTIAL_LL).set(mean);
+        }
+        let waits = self.stream.waits();
+        for (stage, time) in [
+            ("cutter", waits.cutter),
+            ("decode", waits.decoders),
+            ("batcher", waits.batcher),
+            ("learner", waits.learner),
+        ] {
+            gauge!(telemetry::STAGE_WAIT, "stage" => stage, "side" => "input").set(time.input);
+            gauge!(telemetry::STAGE_WAIT, "stage" => stage, "side" => "output").set(time.output);
+        }
+    }
+
+    fn note_bad_records(&mut self) -> Result<()> {
+        for record in self.stream.take_bad() {
+            match &mut self.ledger {
+                Some(ledger) => ledger.add(record)?,
+                None => self.observer.event(&Event::Warning(format!("left out: {record}"))),
+            }
+        }
+        Ok(())
+    }
+
+    async fn checkpoint_if_due(&mut self) -> Result<()> {
+        if self.writing.as_ref().is_some_and(|writing| writing.task.is_finished()) {
+            self.finish_writing_or_warn().await;
+        }
+        let spec = &self.spec.checkpoint;
+        let (step, last) = (self.learner.progress().step, &self.checkpointed);
+        let by_batches = spec.every_batches.is_some_and(|every| step.is_multiple_of(every) && step != last.step);
+        let by_seconds = spec.every_seconds.is_some_and(|every| last.at.elapsed().as_secs_f64() >= every);
+        if by_batches || by_seconds {
+            return self.checkpoint().await;
+        }
+        Ok(())
+    }
+
+    /// Copies everything and writes it in the background. A checkpoint that fails is a warning: the next may succeed, and
+    /// until then the last good one stays.
+    async fn checkpoint(&mut self) -> Result<()> {
+        self.finish_writing_or_warn().await;
+        let snapshot = self.learner.snapshot().await?;
+        self.memory.seconds = self.seconds();
+        (self.checkpointed.at, self.checkpointed.step) = (Instant::now(), snapshot.progress.step);
+        self.checkpointed.cursor = Some(snapshot.progress.cursor.clone());
+        let (folder, identity, extra) = (self.folder.clone(), self.identity.clone(), self.memory.write());
+        let keep = self.spec.checkpoint.keep;
+        let best = self.memory.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
+        let task = tokio::task::spawn_blocking(move || {
+            let path = folder.write(&snapshot, &identity, &extra)?;
+            folder.prune(keep, best)?;
+            Ok(path)
+        });
+        self.writing = Some(Writing { task, begun: Instant::now() });
+        Ok(())
+    }
+
+    /// The last checkpoint of a run: here a failure is one.
+    async fn checkpoint_and_wait(&mut self) -> Result<()> {
+        self.finish_writing_or_warn().await;
+        let is_written = self.checkpointed.path.is_some()
+            && self.checkpointed.cursor.as_ref() == Some(&self.learner.progress().cursor);
+        if is_written {
+            return Ok(());
+        }
+        self.checkpoint().await?;
+        self.finish_writing().await
+    }
+
+    async fn finish_writing_or_warn(&mut self) {
+        if let Err(error) = self.finish_writing().await {
+            self.checkpointed.path = None;
+            self.warn(format!("a checkpoint could not be written, the last good one stays: {error}"));
+        }
+    }
+
+    async fn finish_writing(&mut self) -> Result<()> {
+        let Some(Writing { task, begun }) = self.writing.take() else { return Ok(()) };
+        let path = task.await.unwrap_or_else(|e| Err(Error::state(format!("writing a checkpoint: {e}"))))?;
+        gauge!(telemetry::CHECKPOINT_SECONDS).set(begun.elapsed().as_secs_f64());
+        if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
+            gauge!(telemetry::CHECKPOINT_TIME).set(now.as_secs_f64());
+        }
+        self.checkpointed.path = Some(path.clone());
+        self.observer.event(&Event::Checkpointed { path });
+        Ok(())
+    }
+
+    fn warn(&mut self, message: String) {
+        self.observer.event(&Event::Warning(message));
+    }
+
+    /// Seconds of this run, all stretches together.
+    fn seconds(&self) -> f64 {
+        self.seconds_before + self.begun.elapsed().as_secs_f64()
+    }
+}
+
+/// Why a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reason {
+    End,
+    Batches,
+    Seconds,
+    Signal,
+}
+
+impl Reason {
+    fn text(self, spec: &PipelineSpec) -> String {
+        let learn = &spec.learn;
+        match self {
+            Self::End => learn.epochs.map_or("the data ended".into(), |epochs| format!("{epochs} epochs")),
+            Self::Batches => format!("{} batches", learn.batches.unwrap_or_default()),
+            Self::Seconds => format!("{} seconds", learn.seconds.unwrap_or_default()),
+            Self::Signal => "a signal".into(),
+        }
+    }
+}
