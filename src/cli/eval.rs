@@ -11,7 +11,8 @@ use super::runtime;
 use super::train::MachineArgs;
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuOptions};
-use crate::circuit::Circuit;
+use crate::batcher::BatchSpec;
+use crate::circuit::{Circuit, ParamKind};
 use crate::data::Cursor;
 use crate::error::{Error, Result};
 use crate::learner::model::{self, Model};
@@ -121,8 +122,8 @@ fn read_instead(document: &mut Document, args: &EvalArgs) -> Result<()> {
 /// How many categories every variable has, if it has any.
 fn categories(circuit: &Circuit) -> Option<u32> {
     let inputs = circuit.params().iter().filter_map(|block| match &block.kind {
-        crate::circuit::ParamKind::Input(distribution) => Some(distribution.num_cats()),
-        crate::circuit::ParamKind::Sum { .. } => None,
+        ParamKind::Input(distribution) => Some(distribution.num_cats()),
+        ParamKind::Sum { .. } => None,
     });
     inputs.max().flatten()
 }
@@ -156,7 +157,7 @@ fn in_order(inputs: &Inputs, rows: Option<u64>) -> Result<Stream> {
     if rows.is_none() && matches!(&inputs.source, Source::Indexed(source) if source.num_rows().is_none()) {
         return Err(Error::option("the source is endless: say how many rows to look at with --rows"));
     }
-    let batch = crate::batcher::BatchSpec { shuffle: false, drop_last: false, ..inputs.batch.clone() };
+    let batch = BatchSpec { shuffle: false, drop_last: false, ..inputs.batch.clone() };
     let options = StreamOptions { epochs: Some(1), ..inputs.stream.clone() };
     Stream::open(&inputs.source, inputs.decoder.clone(), &batch, &options, Cursor::default())
 }

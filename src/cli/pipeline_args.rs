@@ -60,7 +60,7 @@ impl PipelineArgs {
     pub fn understand(&self) -> Result<Understood> {
         let mut document = match &self.file {
             Some(file) => load_document(file)?,
-            None => self.from_flags()?,
+            None => self.flags_as_document()?,
         };
         let notes = overrides::apply(&mut document, &self.set)?;
         let spec = PipelineSpec::from_document(&document)?;
@@ -70,7 +70,7 @@ impl PipelineArgs {
     }
 
     /// The pipeline that the flags mean; a mistake in a value names its flag.
-    fn from_flags(&self) -> Result<Document> {
+    fn flags_as_document(&self) -> Result<Document> {
         let mut document = Document::new("the command line");
         let some = |values: &Vec<String>| (!values.is_empty()).then(|| json!(values));
         let flags: [(&str, &str, Option<Value>); 8] = [

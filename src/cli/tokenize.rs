@@ -81,23 +81,24 @@ pub(super) fn run(args: &TokenizeArgs) -> Outcome {
     runtime()?.block_on(tokenize(args, &spec, &decoder, sink, &mut counts))?;
     let bytes = beside.publish(&args.out)?;
     let seconds = begun.elapsed().as_secs_f64();
-    Ok(if args.json {
-        say(
-            json!({"out": args.out, "texts": counts.texts, "bad": counts.bad, "tokens": counts.tokens, "width": width.name(),
-                   "bytes": bytes, "seconds": seconds}),
-        )?
-    } else {
-        let mut rows = vec![
-            ("tokens", format!("{} in {}", thousands(counts.tokens), args.out.display())),
-            ("texts", thousands(counts.texts)),
-            ("size", format!("{}, {} each before compression", show_size(bytes), width.name())),
-            ("time", format!("{seconds:.1} s")),
-        ];
-        if counts.bad > 0 {
-            rows.push(("left out", format!("{} texts that cannot be read", thousands(counts.bad))));
-        }
-        say(table(&rows))?;
-    })
+    if args.json {
+        let Counts { texts, bad, tokens } = counts;
+        let width = width.name();
+        return Ok(say(
+            json!({"out": args.out, "texts": texts, "bad": bad, "tokens": tokens, "width": width, "bytes": bytes,
+                             "seconds": seconds}),
+        )?);
+    }
+    let mut rows = vec![
+        ("tokens", format!("{} in {}", thousands(counts.tokens), args.out.display())),
+        ("texts", thousands(counts.texts)),
+        ("size", format!("{}, {} each before compression", show_size(bytes), width.name())),
+        ("time", format!("{seconds:.1} s")),
+    ];
+    if counts.bad > 0 {
+        rows.push(("left out", format!("{} texts that cannot be read", thousands(counts.bad))));
+    }
+    Ok(say(table(&rows))?)
 }
 
 /// What to read, as a pipeline says it.

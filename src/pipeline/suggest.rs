@@ -77,6 +77,16 @@ mod tests {
     }
 
     #[test]
+    fn two_letters_in_the_wrong_order_are_one_slip() {
+        let letters = |word: &str| word.chars().collect::<Vec<_>>();
+        for (a, b, slips) in
+            [("stpe", "step", 1), ("stp", "step", 1), ("rwos", "rows", 1), ("abc", "cab", 2), ("", "ab", 2)]
+        {
+            assert_eq!(distance(&letters(a), &letters(b)), slips, "{a} {b}");
+        }
+    }
+
+    #[test]
     fn the_hint_names_the_nearest_or_all() {
         assert_eq!(hint("stpe", ["step", "rate"]), "did you mean `step`?");
         assert_eq!(hint("quux", ["step", "rate"]), "there are step and rate");
