@@ -1,5 +1,5 @@
-//! Every pipeline of the repository is read, resolved and built: parts that need no data, with made-up rows where a
-//! structure is learned.
+//! Every pipeline of the repository is read, resolved and built (with made-up rows where a structure is learned), and run
+//! where its data is.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
@@ -107,6 +107,50 @@ fn every_pipeline_opens_with_what_it_shows_and_how_it_becomes_full_batch_em() {
         let files = spec.source.files.iter().chain(spec.validate.iter().flat_map(|v| &v.source.files));
         for file in files {
             assert!(file.starts_with("${ANEMONE_DATA}/"), "{name}: {file} is a place of one machine");
+        }
+    }
+}
+
+/// The folder of data sets, if it is there.
+fn data() -> Option<PathBuf> {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let folder = std::env::var_os("ANEMONE_DATA").map_or_else(|| here.join("../shared/data"), PathBuf::from);
+    folder.is_dir().then_some(folder)
+}
+
+/// Small models and a few batches: what is shown is that each file fits its data, under its own optimizer and under
+/// full-batch EM.
+#[test]
+fn every_pipeline_learns_from_its_data() {
+    let out = tempfile::tempdir().unwrap();
+    for (name, spec) in pipelines() {
+        let data = data();
+        if data.is_none() && !spec.source.files.is_empty() {
+            println!("{name}: skipped, because its data is not there; ANEMONE_DATA names the folder");
+            continue;
+        }
+        for optimizer in ["anemone", "full-batch-em"] {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_anemone"));
+            command.args(["train", "--json", "--out"]).arg(out.path().join(format!("{name}-{optimizer}")));
+            command.arg(folder().join(format!("{name}.toml")));
+            let optimizer = format!("learn.optimizer={optimizer}");
+            let mut settings =
+                vec!["learn.batches=3", "batch.rows=32", "circuit.latents=8", "validate.rows=40", &optimizer];
+            if needs_sample(&spec.circuit) {
+                settings.push("circuit.structure_rows=300");
+            }
+            settings.iter().for_each(|setting| drop(command.args(["--set", setting])));
+            if let Some(data) = &data {
+                command.env("ANEMONE_DATA", data);
+            }
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+            let lines = String::from_utf8(output.stdout).unwrap();
+            let events: Vec<serde_json::Value> =
+                lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let finished = events.iter().find(|event| event["event"] == "finished").expect("a run ends with a line");
+            assert_eq!(finished["step"], 3, "{name}");
+            assert!(finished["valid_ll"].as_f64().is_some_and(|ll| ll.is_finite() && ll < 0.0), "{name}: {finished}");
         }
     }
 }
