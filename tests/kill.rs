@@ -151,3 +151,36 @@ fn any_checkpoint(out: &Path) -> bool {
     let entries = std::fs::read_dir(out.join("checkpoints")).unwrap();
     entries.into_iter().any(|entry| entry.unwrap().file_name().to_string_lossy().starts_with("step-"))
 }
+
+/// Rows without end, so that only a signal ends the run.
+const ENDLESS: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 6\nlatents = 3\n[batch]\nrows = 32\n\
+                       [circuit]\nmodel = 'hmm'\nlatents = 4\n[checkpoint]\nevery_batches = 50\n";
+
+#[cfg(unix)]
+#[test]
+fn a_signal_finishes_the_update_writes_a_checkpoint_and_exits_with_zero() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, out) = (folder.path().join("endless.toml"), folder.path().join("run"));
+    std::fs::write(&file, ENDLESS).unwrap();
+    let mut last_step = 0;
+    for signal in ["-TERM", "-INT"] {
+        let child = start(&file, &out);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        // Until it has learned something new.
+        while !(out.join("checkpoints").is_dir() && any_checkpoint(&out) && newest_step(&out) > last_step) {
+            assert!(Instant::now() < deadline, "no checkpoint in a minute");
+            thread::sleep(Duration::from_millis(20));
+        }
+        let before = newest_step(&out);
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+        finish(child, signal); // exit code 0
+        last_step = newest_step(&out);
+        assert!(last_step >= before);
+        anemone::learner::checkpoint::load(&last_checkpoint(&out)).unwrap();
+    }
+}
+
+fn newest_step(out: &Path) -> u64 {
+    let name = last_checkpoint(out).file_name().unwrap().to_string_lossy().into_owned();
+    name.trim_start_matches("step-").parse().unwrap()
+}

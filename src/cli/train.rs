@@ -61,6 +61,9 @@ pub(super) struct MachineArgs {
     memory: Option<String>,
 }
 
+/// More threads than any machine has cores only wait for each other.
+const MOST_THREADS: usize = 1024;
+
 impl MachineArgs {
     /// Checks the flags.
     pub fn understand(&self) -> Result<Machine> {
@@ -73,8 +76,10 @@ impl MachineArgs {
             }
             device => return Err(Error::option(format!("--device {device}: unknown; there are auto and cpu"))),
         }
-        if self.threads == Some(0) {
-            return Err(Error::option("--threads = 0: must be at least 1, or left out to use all cores"));
+        if let Some(threads) = self.threads.filter(|threads| !(1..=MOST_THREADS).contains(threads)) {
+            return Err(Error::option(format!(
+                "--threads {threads}: must be from 1 to {MOST_THREADS}, or left out to use all cores"
+            )));
         }
         let size = |text: &String| {
             let bytes = parse_size(text).and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);

@@ -20,7 +20,7 @@ use crate::decode::Decoder;
 use crate::error::{Error, Result};
 use crate::learner::Identity;
 use crate::optim::Optimizer;
-use crate::source::Source;
+use crate::source::{IndexedSource, Source};
 
 /// The device and what it may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,9 +72,11 @@ impl HeldOut {
             return Ok(Self { source: opened.source, rows: validate.rows, source_log_likelihood: None });
         };
         let rows = HeldOutRows::new(synthetic, validate.rows.unwrap_or(DEFAULT_HELD_OUT))?;
+        // Known only where the distribution stays, and asked for only where it is quickly told.
+        let is_quick = rows.num_rows().is_some_and(|rows| rows <= 1 << 16);
         let source_log_likelihood = match synthetic.drift {
-            None => Some(rows.source_log_likelihood()?),
-            Some(_) => None, // it is known only where the distribution stays
+            None if is_quick => Some(rows.source_log_likelihood()?),
+            _ => None,
         };
         Ok(Self { source: Source::Indexed(Arc::new(rows)), rows: None, source_log_likelihood })
     }

@@ -246,11 +246,15 @@ fn read_checkpoint(document: &Document) -> Result<CheckpointSpec> {
 fn read_stages(document: &Document) -> Result<StageSpec> {
     let section = Section::open(document, "pipeline")?.only(keys_of("pipeline"), elsewhere("pipeline"))?;
     let policies = [("fail", OnBad::Fail), ("skip", OnBad::Skip), ("quarantine", OnBad::Quarantine)];
+    let few = |key: &str, most: usize| match section.count(key, 1)? {
+        Some(count) if count > most => Err(section.refuse(key, format!("must be at most {most}"))),
+        count => Ok(count),
+    };
     let part = section.number("max_bad_fraction", |x| (0.0..=1.0).contains(&x), "in [0, 1]")?;
     Ok(StageSpec {
         memory: section.size("memory", 1 << 20)?.unwrap_or(256 << 20),
-        workers: section.count("workers", 1)?,
-        prefetch: section.count("prefetch", 1)?.unwrap_or(2),
+        workers: few("workers", 256)?,
+        prefetch: few("prefetch", 1024)?.unwrap_or(2),
         on_bad: section.choice("on_bad", &policies)?.unwrap_or(OnBad::Fail),
         max_bad: section.whole("max_bad", 0)?.unwrap_or(1000),
         max_bad_fraction: part.unwrap_or(0.01),
