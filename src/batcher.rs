@@ -53,9 +53,9 @@ pub enum OnBad {
 pub struct BadPolicy {
     /// What to do about one.
     pub on_bad: OnBad,
-    /// The most that may be left out over the whole run.
+    /// The most that may be left out in an epoch: every epoch meets the same ones again.
     pub max_bad: u64,
-    /// The largest share of all records that may be left out; looked at from the thousandth record on.
+    /// The largest share of an epoch's records that may be left out; looked at from the thousandth record on.
     pub max_bad_fraction: f64,
 }
 
@@ -96,7 +96,7 @@ pub struct Batcher {
     policy: BadPolicy,
     arrival: Arrival,
     shape: RowShape,
-    /// The most bytes of rows that may be held to be shuffled together.
+    /// The most bytes of rows that may be held: to be shuffled together, and in a batch.
     max_window_bytes: u64,
     /// Just after the last row that went into `building`. Its `carry`, `records` and `bad_records` are those at the
     /// beginning of the window: what a resumed run needs, since it reads the window again.
@@ -116,8 +116,8 @@ pub struct Batcher {
     building: Option<Table>,
     /// What `pull` still owes after the current segment.
     pending: Pending,
-    /// Whether this epoch had a row, so that data without any does not spin for ever.
-    epoch_has_rows: bool,
+    /// Whether this epoch had a batch, so that data without any does not spin for ever.
+    epoch_has_batches: bool,
     /// Records left out since `take_bad` was called last.
     bad: Vec<BadRecord>,
 }
@@ -150,10 +150,15 @@ impl Batcher {
         if spec.rows == 0 {
             return Err(Error::option("batch.rows = 0: must be at least 1"));
         }
+        let mut start = start;
+        if arrival == Arrival::Live && start.row > 0 {
+            // The message was begun before and does not come again, nor do the tokens that it began with.
+            start.carry.clear();
+        }
         let tokens = narrow(&start.carry, shape.values);
         let skip = if arrival == Arrival::Live { 0 } else { start.row };
-        // The window is read again from its beginning, so its rows are counted again as they are skipped.
-        let epoch_has_rows = start.window > 0 || start.row > 0;
+        // A cursor beyond the beginning of an epoch is that of a batch.
+        let epoch_has_batches = start.window > 0 || start.row > 0;
         Ok(Self {
             spec: spec.clone(),
             policy,
@@ -169,7 +174,7 @@ impl Batcher {
             segment: None,
             building: None,
             pending: Pending::Nothing,
-            epoch_has_rows,
+            epoch_has_batches,
             bad: Vec::new(),
         })
     }
@@ -251,9 +256,15 @@ impl Batcher {
         }
         segment.next += count;
         self.place.row += count as u64;
-        self.epoch_has_rows |= count > 0;
         if count == left {
             self.segment = None;
+        }
+        if building.num_bytes() as u64 > self.max_window_bytes {
+            return Err(Error::option(format!(
+                "a batch of {} rows takes more than {} MiB: lower batch.rows, or raise pipeline.memory",
+                self.spec.rows,
+                self.max_window_bytes >> 20
+            )));
         }
         if building.num_rows() < self.spec.rows {
             return Ok(None);
@@ -264,6 +275,7 @@ impl Batcher {
     fn deliver(&mut self) -> Result<Option<Item>> {
         let Some(table) = self.building.take() else { return Ok(None) };
         let batch: Batch = table.into_batch()?;
+        self.epoch_has_batches = true;
         Ok(Some(Item::Batch { batch, end: self.place.clone() }))
     }
 
@@ -276,23 +288,29 @@ impl Batcher {
         self.deliver()
     }
 
-    fn end_window(&mut self) -> Result<()> {
-        if self.skip > 0 {
-            return Err(Error::state(format!(
-                "window {} of epoch {} has fewer rows than were delivered before: the data has changed",
-                self.place.window, self.place.epoch
-            )));
+    /// All rows that a resumed run has delivered before must have come again.
+    fn check_skipped(&self) -> Result<()> {
+        if self.skip == 0 {
+            return Ok(());
         }
+        Err(Error::state(format!(
+            "window {} of epoch {} has fewer rows than were delivered before: the data has changed",
+            self.place.window, self.place.epoch
+        )))
+    }
+
+    fn end_window(&mut self) -> Result<()> {
+        self.check_skipped()?;
         let place = &mut self.place;
         place.window += 1;
         place.row = 0;
         place.carry = (0..self.tokens.len()).filter_map(|i| self.tokens.category(i)).collect();
         place.records += std::mem::take(&mut self.window_records);
         place.bad_records += std::mem::take(&mut self.window_bad);
-        let (records, bad) = (place.records, place.bad_records);
+        let (records, bad) = (place.records - place.records_before_epoch, place.bad_records - place.bad_before_epoch);
         if records >= 1000 && bad as f64 > self.policy.max_bad_fraction * records as f64 {
             return Err(Error::data(format!(
-                "{bad} of {records} records could not be read, more than pipeline.max_bad_fraction = {}",
+                "{bad} of {records} records of this epoch could not be read, more than pipeline.max_bad_fraction = {}",
                 self.policy.max_bad_fraction
             )));
         }
@@ -300,16 +318,24 @@ impl Batcher {
     }
 
     fn end_epoch(&mut self) -> Result<Item> {
-        if !self.epoch_has_rows {
-            return Err(Error::data("the data has not one whole row: is it empty, or shorter than decode.window?"));
+        self.check_skipped()?;
+        if !self.epoch_has_batches {
+            return Err(Error::data(
+                "the data has not one whole row: is it empty, shorter than decode.window, or, with batch.drop_last, than \
+                 one batch?",
+            ));
         }
-        self.epoch_has_rows = false;
+        self.epoch_has_batches = false;
         self.tokens = narrow(&[], self.shape.values); // the remainder of an epoch is dropped
         let place = &mut self.place;
+        let records = place.records + std::mem::take(&mut self.window_records);
+        let bad_records = place.bad_records + std::mem::take(&mut self.window_bad);
         *place = Cursor {
             epoch: place.epoch + 1,
-            records: place.records + std::mem::take(&mut self.window_records),
-            bad_records: place.bad_records + std::mem::take(&mut self.window_bad),
+            records,
+            bad_records,
+            records_before_epoch: records,
+            bad_before_epoch: bad_records,
             ..Cursor::default()
         };
         Ok(Item::EpochEnd { next: place.clone() })
@@ -366,15 +392,13 @@ impl Batcher {
             )));
         }
         self.window_bad += bad.records;
-        let total = self.place.bad_records + self.window_bad;
-        if total > self.policy.max_bad {
-            return Err(Error::data(format!(
-                "{total} records could not be read, more than pipeline.max_bad = {}; the last: {bad}",
-                self.policy.max_bad
-            )));
-        }
+        let total = self.place.bad_records - self.place.bad_before_epoch + self.window_bad;
+        let reason = format!(
+            "{total} records of this epoch could not be read, more than pipeline.max_bad = {}; the last: {bad}",
+            self.policy.max_bad
+        );
         self.bad.push(bad);
-        Ok(())
+        if total > self.policy.max_bad { Err(Error::data(reason)) } else { Ok(()) }
     }
 }
 

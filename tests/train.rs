@@ -115,7 +115,7 @@ fn a_run_improves_and_leaves_what_it_promises() {
         .collect();
     assert_eq!(kept.len(), 2, "{kept:?}");
     // The resolved pipeline reads back, and metrics.jsonl has the promised keys.
-    let resolved = fs::read_to_string(run.out.path().join("run/pipeline.toml")).unwrap();
+    let resolved = fs::read_to_string(run.out.path().join("run/resolved.toml")).unwrap();
     assert_eq!(PipelineSpec::parse(&resolved, "resolved").unwrap(), PipelineSpec::parse(SYNTHETIC, "test").unwrap());
     let lines = run.lines();
     for key in ["step", "epoch", "rows", "seconds", "prequential_ll", "valid_ll", "step_size", "rows_per_second"] {
@@ -216,6 +216,59 @@ fn without_one_whole_checkpoint_a_run_does_not_start_over_in_silence() {
 }
 
 #[test]
+fn held_out_rows_of_another_width_are_refused_before_the_first_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    shards::write_rows(&dir.path().join("train.parquet"), vec![1; 8 * 300], 8, 100);
+    shards::write_rows(&dir.path().join("valid.parquet"), vec![1; 7 * 30], 7, 100);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (train, valid) = (at("train.parquet"), at("valid.parquet"));
+    let pipeline =
+        format!("[source]\nfiles = '{train}'\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[validate]\nfiles = '{valid}'\n");
+    let (finished, events) = Run::new().go(&pipeline);
+    let error = finished.unwrap_err();
+    assert!(error.to_string().contains("validate") && error.to_string().contains("7 values"), "{error}");
+    assert_eq!(events, []);
+}
+
+#[test]
+fn the_ledger_is_written_also_when_there_are_too_many_bad_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipeline = with_a_null(dir.path());
+    let run = Run::new();
+    let error = run.go(&format!("{pipeline}[pipeline]\non_bad = 'quarantine'\nmax_bad = 0\n")).0.unwrap_err();
+    assert!(error.to_string().contains("pipeline.max_bad"), "{error}");
+    let ledger = fs::read_to_string(run.out.path().join("run/quarantine.jsonl")).unwrap();
+    assert_eq!(ledger.lines().count(), 1);
+}
+
+#[test]
+fn a_finished_run_that_is_resumed_adds_no_step_to_its_metrics() {
+    let mut run = Run::new();
+    run.go(SYNTHETIC).0.unwrap();
+    let before = run.lines();
+    run.resume = true;
+    assert_eq!(run.go(SYNTHETIC).0.unwrap().step, 120);
+    assert!(run.lines().iter().all(|line| line["step"].as_u64().unwrap() > 0));
+    assert!(run.lines().len() <= before.len() + 1);
+    assert_eq!(run.last().meta.progress.step, 120);
+}
+
+#[test]
+fn a_damaged_newer_checkpoint_does_not_push_out_the_good_ones() {
+    let mut run = Run::new();
+    let one = SYNTHETIC.replace("keep = 2", "keep = 1\nkeep_best = false");
+    run.stop_at = Some(50);
+    run.go(&one).0.unwrap();
+    let good = run.checkpoints().join("step-0000000050");
+    let damaged = run.checkpoints().join("step-0000000999");
+    fs::create_dir(&damaged).unwrap();
+    fs::copy(good.join("checkpoint.json"), damaged.join("checkpoint.json")).unwrap();
+    (run.stop_at, run.resume) = (Some(70), true);
+    run.go(&one).0.unwrap();
+    assert_eq!(run.last().meta.progress.step, 70, "the newest whole one");
+}
+
+#[test]
 fn a_changed_step_size_is_not_something_else() {
     let mut run = Run::new();
     run.stop_at = Some(30);
@@ -285,5 +338,6 @@ fn bad_records_fail_are_skipped_or_go_into_the_ledger_once() {
     assert_eq!(ledger.lines().count(), 1, "two epochs meet it, the ledger has it once: {ledger}");
     let entry: serde_json::Value = serde_json::from_str(&ledger).unwrap();
     assert_eq!((&entry["position"], &entry["reason"]), (&4.into(), &"null".into()));
-    assert_eq!(run.last().meta.progress.cursor.bad_records, 2, "once an epoch");
+    let cursor = run.last().meta.progress.cursor;
+    assert_eq!((cursor.bad_records, cursor.bad_before_epoch), (2, 2), "once an epoch");
 }

@@ -4,9 +4,10 @@
 //! |---|---|
 //! | 0 | done; also after SIGINT or SIGTERM, with a checkpoint written |
 //! | 1 | something failed, such as a disk; one line on standard error says what |
-//! | 2 | the command line or the pipeline file was not understood, and nothing was begun |
+//! | 2 | the command line, the pipeline file or an option in it was not understood |
 //! | 3 | the data is bad: a file that is damaged, a record that cannot be read |
 //! | 4 | a run was not resumed: the checkpoint is of another one, or checkpoints are there and `--resume` is not |
+//! | 130, 143 | a second SIGINT or SIGTERM, at once |
 //!
 //! Results go to standard output, everything else to standard error. One file a command.
 
@@ -29,7 +30,7 @@ use clap::{Parser, Subcommand};
 use crate::error::{Error, Result};
 
 const EXIT_CODES: &str = "Exit codes: 0 done (also after SIGINT or SIGTERM, with a checkpoint written), 1 failed, 2 not \
-                          understood, 3 the data is bad, 4 not resumed";
+                          understood, 3 the data is bad, 4 not resumed, 130 or 143 after a second signal";
 
 /// Learns probabilistic circuits, exact generative models, by mini-batch EM.
 #[derive(Debug, Parser)]

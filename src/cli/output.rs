@@ -8,7 +8,10 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// One line on standard output. Not `println!`, which panics when the reader has gone.
 pub(super) fn say(line: impl Display) -> Result<()> {
-    writeln!(std::io::stdout(), "{line}").map_err(|e| Error::io("standard output", &e))
+    match writeln!(std::io::stdout(), "{line}") {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()), // `| head`: the reader has what it wanted
+        written => written.map_err(|e| Error::io("standard output", &e)),
+    }
 }
 
 /// One line on standard error; if nobody reads there, nobody is told.
@@ -44,6 +47,7 @@ impl From<Error> for Failure {
         let code = match error.kind() {
             ErrorKind::Data | ErrorKind::Format => 3,
             ErrorKind::State => 4,
+            ErrorKind::Option => 2,
             _ => 1,
         };
         Self { error, code }
@@ -77,7 +81,7 @@ mod tests {
     fn numbers_are_readable_and_kinds_have_their_codes() {
         assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
         let codes = [Error::data("x"), Error::format("x"), Error::state("x"), Error::option("x")].map(Failure::from);
-        assert_eq!(codes.map(|failure| failure.code), [3, 3, 4, 1]);
+        assert_eq!(codes.map(|failure| failure.code), [3, 3, 4, 2]);
         assert_eq!(table(&[("a", "1".into()), ("long", "2".into())]), "a     1\nlong  2");
     }
 }

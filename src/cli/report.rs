@@ -175,6 +175,9 @@ fn finished_lines(finished: &Finished) -> String {
         let source = finished.source_ll.map_or(String::new(), |ll| format!("; the source itself {ll:.4}"));
         lines.push(("held out", format!("{valid:.4} nats a row (best {best}){source}")));
     }
+    if finished.bad_records > 0 {
+        lines.push(("left out", format!("{} records that could not be read", thousands(finished.bad_records))));
+    }
     if !finished.bound.is_empty() {
         lines.push(("bound by", finished.bound.clone()));
     }

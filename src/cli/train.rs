@@ -28,7 +28,7 @@ pub(super) struct TrainArgs {
     /// Go on from the latest checkpoint in the run folder, if there is one
     #[arg(long)]
     resume: bool,
-    /// Go on even if data, decoder, circuit or batches are not those of the checkpoint
+    /// Go on even if data, decoder, optimizer or batches are not those of the checkpoint; the circuit stays the checkpoint's
     #[arg(long)]
     force_resume: bool,
     /// Run folder; runs/<name of the pipeline> if left out

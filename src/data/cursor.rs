@@ -24,6 +24,12 @@ pub struct Cursor {
     pub records: u64,
     /// Records among them that were skipped because they could not be read.
     pub bad_records: u64,
+    /// Of `records`, those of earlier epochs.
+    #[serde(default)]
+    pub records_before_epoch: u64,
+    /// Of `bad_records`, those of earlier epochs: a budget counts anew every epoch, which meets the same records again.
+    #[serde(default)]
+    pub bad_before_epoch: u64,
 }
 
 /// What a stream delivers.

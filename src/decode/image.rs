@@ -193,6 +193,10 @@ impl Decoder for ImageDecoder {
         format!("image color={}{patch}{size}", self.spec.color.name())
     }
 
+    fn expansion(&self) -> u64 {
+        16 // a photograph as JPEG; a PNG grows less
+    }
+
     fn decode(&self, piece: &Piece) -> Result<Decoded> {
         let (column, bad) = match self.spec.color {
             Color::Rgb | Color::Grey => {

@@ -30,6 +30,12 @@ pub trait Decoder: Send + Sync {
     /// A run is not resumed with another.
     fn identity(&self) -> String;
 
+    /// About how many bytes of rows a byte of records becomes: what shuffle windows are planned by. Part of the order of
+    /// rows, so it depends on nothing but the decoder.
+    fn expansion(&self) -> u64 {
+        1
+    }
+
     /// Decodes all records that can be.
     fn decode(&self, piece: &Piece) -> Result<Decoded>;
 }
@@ -84,7 +90,7 @@ pub struct BadRecord {
     pub unit: String,
     /// Where in the file.
     pub position: u64,
-    /// How many records are lost; 1, or what is left of a damaged block where that is known.
+    /// How many records are lost; 1 where a damaged stretch does not tell.
     pub records: u64,
     /// Why.
     pub reason: String,

@@ -74,12 +74,15 @@ impl CheckpointFolder {
         latest(&self.dir)
     }
 
-    /// Removes all checkpoints but the last `keep_last` and that of step `best`. Returns the paths of the removed.
-    pub fn prune(&self, keep_last: usize, best: Option<u64>) -> Result<Vec<PathBuf>> {
+    /// Of the checkpoints up to the one just `written`, removes all but the last `keep_last` and that of step `best`. Later
+    /// ones are not touched and do not count: they are damaged, or the run would not have come back before them.
+    /// Returns the paths of the removed.
+    pub fn prune(&self, written: u64, keep_last: usize, best: Option<u64>) -> Result<Vec<PathBuf>> {
         if keep_last == 0 {
             return Err(Error::option("keep_last = 0: must be at least 1, or there would be nothing to go on from"));
         }
         let mut steps = self.list()?;
+        steps.retain(|(step, _)| *step <= written);
         steps.truncate(steps.len().saturating_sub(keep_last));
         let removed = steps.into_iter().filter(|(step, _)| Some(*step) != best).map(|(_, path)| path);
         removed.map(|path| retire(&path).map(|()| path)).collect()

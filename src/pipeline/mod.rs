@@ -5,6 +5,7 @@
 //! memory budget; `run` feeds its batches to a learner, and tells `observer` what happens.
 
 pub mod budget;
+mod detached;
 pub mod evaluate;
 pub mod model;
 pub mod observer;

@@ -95,7 +95,7 @@ pub struct StepLine {
     pub step_size: Option<f64>,
     /// Rows a second, lately.
     pub rows_per_second: f64,
-    /// What the run waits for: `source`, `decode` or `learn`.
+    /// What the run waits for: `input`, `decode` or `compute`.
     pub bound: String,
     /// Rows of probability zero so far.
     pub impossible_rows: u64,
@@ -164,6 +164,8 @@ pub struct Finished {
     pub best_valid_ll: Option<f64>,
     /// −log p of the source of synthetic data itself on the held-out rows: nobody does better.
     pub source_ll: Option<f64>,
+    /// Records left out because they could not be read, over all epochs.
+    pub bad_records: u64,
     /// What the run waited for.
     pub bound: String,
     /// The last checkpoint.
@@ -206,7 +208,7 @@ mod tests {
 
     #[test]
     fn an_event_is_one_object_that_says_what_it_is() {
-        let line = StepLine { step: 3, bound: "learn".into(), ..StepLine::default() };
+        let line = StepLine { step: 3, bound: "compute".into(), ..StepLine::default() };
         let value = Event::Step(line.clone()).to_json();
         assert_eq!((&value["event"], &value["step"]), (&json!("step"), &json!(3)));
         assert_eq!(Event::Warning("careful".into()).to_json(), json!({"event": "warning", "message": "careful"}));

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::detached::detached;
 use super::spec::{
     DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
 };
@@ -30,8 +31,11 @@ use crate::source::{Columns, IndexedSource, Manifest, Piece, RecordKind, Records
 /// Rows that are looked at to count categories.
 const ROWS_TO_COUNT: usize = 20_000;
 
+/// The most categories that are taken from the data without being asked for.
+const MOST_COUNTED: u32 = 1 << 20;
+
 /// About how large a piece is that is only looked at.
-const PIECE_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = 256 << 10;
 
 /// A source with what is known of its records before any is read.
 #[derive(Clone, Debug)]
@@ -69,7 +73,8 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec) -> Result<Opene
     };
     let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
     if format == Format::Arrow {
-        let stream = ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns)?;
+        let open = move || ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns);
+        let stream = detached("standard-input", open).await?; // blocks until somebody writes
         let hint = Hint::Records(stream.kind());
         return Ok(Opened { source: Source::Live(Arc::new(stream)), hint });
     }
@@ -242,8 +247,11 @@ impl Opened {
         .await?;
         match (reals, largest.checked_add(1)) {
             (true, _) => Ok(ValueKind::Reals),
-            (false, Some(cats)) => Ok(ValueKind::Categories(cats)),
-            (false, None) => Err(Error::data("a value is too large to be a category")),
+            (false, Some(cats)) if cats <= MOST_COUNTED => Ok(ValueKind::Categories(cats)),
+            (false, _) => Err(Error::data(format!(
+                "a value {largest} among the first rows would make more categories than anybody means; if it is right, say \
+                 so with decode.cats"
+            ))),
         }
     }
 

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::model::{build_circuit, initial_params, needs_sample};
+use super::detached::detached;
+use super::model::{build_circuit, estimate, initial_params, needs_sample};
 use super::open::{HeldOutRows, open_decoder, open_source};
-use super::spec::{DEFAULT_HELD_OUT, ModelSpec, PipelineSpec, ValidateSpec, expand_path};
-use super::stream::{Stream, StreamOptions};
+use super::spec::{DEFAULT_HELD_OUT, ModelSpec, PipelineSpec, ValidateSpec, expand_path, show_size};
+use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuOptions};
 use crate::batcher::{BadPolicy, BatchSpec};
@@ -69,6 +70,11 @@ impl HeldOut {
     async fn prepare(spec: &PipelineSpec, validate: &ValidateSpec) -> Result<Self> {
         let Some(synthetic) = spec.source.synthetic.as_ref().filter(|_| validate.source.files.is_empty()) else {
             let opened = open_source(&validate.source, &spec.decode).await?;
+            if let Source::Live(_) = opened.source {
+                return Err(Error::option(
+                    "files: a live stream comes only once, and held-out rows are looked at often",
+                ));
+            }
             return Ok(Self { source: opened.source, rows: validate.rows, source_log_likelihood: None });
         };
         let rows = HeldOutRows::new(synthetic, validate.rows.unwrap_or(DEFAULT_HELD_OUT))?;
@@ -84,7 +90,8 @@ impl HeldOut {
     /// A stream over the held-out rows: once, in order.
     pub fn open(&self, inputs: &Inputs) -> Result<Stream> {
         let batch = BatchSpec { shuffle: false, drop_last: false, ..inputs.batch.clone() };
-        let options = StreamOptions { epochs: Some(1), ..inputs.stream.clone() };
+        let memory = (inputs.stream.memory / 2).max(LEAST_MEMORY);
+        let options = StreamOptions { epochs: Some(1), memory, ..inputs.stream.clone() };
         Stream::open(&self.source, inputs.decoder.clone(), &batch, &options, Cursor::default())
     }
 }
@@ -101,7 +108,7 @@ impl Inputs {
         let batch = &spec.batch;
         let stages = &spec.pipeline;
         let defaults = StreamOptions::default();
-        Ok(Self {
+        let inputs = Self {
             source: opened.source,
             decoder,
             valid,
@@ -123,7 +130,12 @@ impl Inputs {
                 },
                 epochs: None,
             },
-        })
+        };
+        if let Some(valid) = &inputs.valid {
+            // Looked at now, not after an epoch: a run should fail before it has taken hours.
+            valid.open(&inputs)?.next().await.map_err(|e| e.at("validate"))?;
+        }
+        Ok(inputs)
     }
 
     /// What a run must share with a checkpoint to go on from it.
@@ -149,7 +161,8 @@ impl Inputs {
             true => Some(self.sample(spec.circuit.structure_rows).await?),
             false => None,
         };
-        build_circuit(&spec.circuit, self.decoder.shape(), sample.as_ref())
+        let (circuit, shape) = (spec.circuit.clone(), self.decoder.shape().clone());
+        detached("structure", move || build_circuit(&circuit, &shape, sample.as_ref())).await
     }
 
     /// The first rows of the stream. A live stream is not there twice, so it has none to spare.
@@ -183,6 +196,18 @@ impl Inputs {
         circuit: Arc<Circuit>,
         machine: &Machine,
     ) -> Result<(Box<dyn Backend>, Box<dyn Optimizer>)> {
+        let budget = machine.memory_budget() as u64;
+        let needed = estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory);
+        if let Some(memory) = memory_of_this_machine().filter(|&memory| needed.total() > memory) {
+            return Err(Error::option(format!(
+                "circuit: needs {} in all, {} for its parameters and {} for the optimizer, and this machine has {}: lower \
+                 circuit.latents, or the number of categories",
+                show_size(needed.total()),
+                show_size(needed.parameters),
+                show_size(needed.optimizer),
+                show_size(memory)
+            )));
+        }
         let start = initial_params(&spec.circuit, &circuit)?;
         let options = CpuOptions { threads: machine.threads, memory_budget: machine.memory_budget() };
         let mut backend = Box::new(CpuBackend::new(circuit, &start, &options)?);
@@ -207,4 +232,11 @@ impl Inputs {
             files => format!("{} {} … ({} files)", manifest.kind, files[0].name, files.len()),
         }
     }
+}
+
+/// How much memory this machine has, where it says so.
+fn memory_of_this_machine() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -23,7 +23,8 @@ use super::stream::{Stream, StreamOptions};
 use super::waits::StageWaits;
 use crate::batcher::OnBad;
 use crate::data::{Batch, Cursor, Item};
-use crate::error::{Error, ErrorKind, Result};
+use crate::decode::BadRecord;
+use crate::error::{Error, Result};
 use crate::learner::{Checkpoint, CheckpointFolder, Identity, Learner};
 use crate::optim::StepReport;
 use crate::telemetry;
@@ -46,6 +47,9 @@ pub struct TrainOptions {
 /// Lines of `metrics.jsonl` are at least this far apart, except for those that carry a validation.
 const LINE_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The pipeline with every default written out, inside a run folder. Not `pipeline.toml`: that may be the user's own.
+pub const RESOLVED: &str = "resolved.toml";
+
 /// Where checkpoints are inside a run folder.
 pub const CHECKPOINTS: &str = "checkpoints";
 
@@ -58,13 +62,20 @@ pub async fn train(
 ) -> Result<Finished> {
     let folder = CheckpointFolder::open(&options.out.join(CHECKPOINTS))?;
     let mut resumed = find_checkpoint(&folder, options, observer)?;
-    let inputs = Inputs::open(spec).await?;
+    let Some(inputs) = unless_stopped(stop, Inputs::open(spec)).await? else {
+        return Ok(stopped_before_it_began(observer));
+    };
     let mut identity = inputs.identity(spec)?;
     let mut machine = options.machine.clone();
     let mut memory: Memory = Memory::default();
     if let Some((path, checkpoint)) = &mut resumed {
         check_identity(&identity, checkpoint, path, options.force_resume, observer)?;
         memory = Memory::read(checkpoint);
+        let held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
+        if memory.held_out != held_out {
+            // What was best on other rows says nothing about these.
+            (memory.best, memory.valid_ll) = (None, None);
+        }
         machine.memory_budget = machine.memory_budget.or(memory.memory_budget);
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
         identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
@@ -74,17 +85,22 @@ pub async fn train(
     }
     let circuit = match &resumed {
         Some((_, checkpoint)) => checkpoint.circuit.clone(),
-        None => Arc::new(inputs.build_circuit(spec).await?),
+        None => match unless_stopped(stop, inputs.build_circuit(spec)).await? {
+            Some(circuit) => Arc::new(circuit),
+            None => return Ok(stopped_before_it_began(observer)),
+        },
     };
     let (backend, optimizer) = inputs.build_learner(spec, circuit, &machine)?;
     let learner = Learner::spawn(backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
     memory.memory_budget = Some(machine.memory_budget());
+    memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
     memory.pipeline = spec.to_toml()?;
-    write_whole(&options.out.join("pipeline.toml"), &memory.pipeline)?;
+    write_whole(&options.out.join(RESOLVED), &memory.pipeline)?;
 
     let progress = learner.progress();
     let metrics = JsonLines::open(&options.out.join("metrics.jsonl"), |line| {
-        line["step"].as_u64().is_some_and(|step| step <= progress.step)
+        let place = |key: &str| line[key].as_u64().unwrap_or(u64::MAX);
+        (place("step"), place("epoch")) <= (progress.step, progress.epoch)
     })?;
     let ledger = match spec.pipeline.on_bad {
         OnBad::Quarantine => Some(Ledger::open(&options.out.join("quarantine.jsonl"))?),
@@ -130,11 +146,37 @@ pub async fn train(
         begun: now,
         checkpointed: Checkpointed { at: now, step: progress.step, cursor: None, path: None },
         writing: None,
-        epoch: EpochSums::default(),
         validated: None,
-        line: StepLine::default(),
+        stop: stop.clone(),
+        line: StepLine {
+            step: progress.step,
+            updates: progress.updates,
+            epoch: progress.epoch,
+            rows: progress.rows,
+            log_likelihood: progress.last,
+            prequential_ll: progress.prequential.mean(),
+            step_size: progress.last_step_size,
+            impossible_rows: progress.impossible_rows,
+            bad_records: progress.cursor.bad_records,
+            ..StepLine::default()
+        },
     };
-    run.until_the_end(stop).await
+    run.until_the_end().await
+}
+
+/// What the future gives, unless somebody asks for a stop first.
+async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
+    tokio::select! {
+        biased;
+        () = stop.requested() => Ok(None),
+        done = work => done.map(Some),
+    }
+}
+
+fn stopped_before_it_began(observer: &mut dyn Observer) -> Finished {
+    let finished = Finished { reason: "a signal, before the first batch".into(), ..Finished::default() };
+    observer.event(&Event::Finished(finished.clone()));
+    finished
 }
 
 /// The checkpoint to go on from, if any; damaged ones are passed over with a warning.
@@ -171,7 +213,7 @@ fn check_identity(
     let checked = identity.check(&checkpoint.meta.identity).map_err(|e| e.at(path.display()));
     match checked {
         Err(difference) if force => {
-            observer.event(&Event::Warning(format!("going on as told: {difference}")));
+            observer.event(&Event::Warning(format!("going on as told, with the checkpoint's circuit: {difference}")));
             Ok(())
         }
         checked => checked,
@@ -190,12 +232,18 @@ struct Memory {
     /// The latest held-out log-likelihood.
     #[serde(default)]
     valid_ll: Option<f64>,
+    /// Digest of the rows that they were measured on.
+    #[serde(default)]
+    held_out: Option<String>,
     /// The device's memory decides where batches are cut, and with it the last bits of what is learned.
     #[serde(default)]
     memory_budget: Option<usize>,
     /// The resolved pipeline.
     #[serde(default)]
     pipeline: String,
+    /// Log-likelihoods of the epoch so far.
+    #[serde(default)]
+    epoch: EpochSums,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -236,9 +284,9 @@ struct Run<'a> {
     checkpointed: Checkpointed,
     /// A checkpoint on its way to the disk, while learning goes on.
     writing: Option<Writing>,
-    epoch: EpochSums,
-    /// Step and epoch of the last validation, so that the same parameters are not validated twice.
-    validated: Option<(u64, u64)>,
+    /// Updates made before the last validation, so that the same parameters are not validated twice.
+    validated: Option<u64>,
+    stop: Stop,
     /// The latest line, for the end.
     line: StepLine,
 }
@@ -272,18 +320,19 @@ struct Rate {
 }
 
 /// Log-likelihoods of the epoch so far, each batch before its update.
-#[derive(Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct EpochSums {
     log_likelihood: f64,
     weight: f64,
 }
 
 impl Run<'_> {
-    async fn until_the_end(mut self, stop: &Stop) -> Result<Finished> {
-        let ended = self.learn(stop).await;
-        if let Err(error) = &ended
-            && error.kind() != ErrorKind::State
-        {
+    async fn until_the_end(mut self) -> Result<Finished> {
+        let ended = self.learn().await;
+        if let Err(also) = self.note_bad_records() {
+            self.warn(also.to_string());
+        }
+        if ended.is_err() {
             // Bad data or a lost disk: what was learned so far is worth keeping. The error is what the user must see.
             if let Err(also) = self.checkpoint_and_wait().await {
                 self.warn(format!("the last checkpoint could not be written either: {also}"));
@@ -295,11 +344,15 @@ impl Run<'_> {
         }
         self.checkpoint_and_wait().await?;
         let progress = self.learner.progress();
+        if progress.step > 0 && progress.updates == 0 {
+            self.warn("the parameters have not moved: full-batch EM updates them at the end of an epoch".into());
+        }
         let finished = Finished {
             reason: reason.text(self.spec),
             step: progress.step,
             epoch: progress.epoch,
             rows: progress.rows,
+            bad_records: progress.cursor.bad_records,
             seconds: self.seconds(),
             prequential_ll: progress.prequential.mean(),
             valid_ll: self.memory.valid_ll,
@@ -319,15 +372,21 @@ impl Run<'_> {
     }
 
     /// Learns until there is a reason to stop.
-    async fn learn(&mut self, stop: &Stop) -> Result<Reason> {
+    async fn learn(&mut self) -> Result<Reason> {
         loop {
             if let Some(reason) = self.limit() {
                 return Ok(reason);
             }
+            let quiet = self.next_deadline();
             let item = tokio::select! {
                 biased;
-                () = stop.requested() => return Ok(Reason::Signal),
+                () = self.stop.requested() => return Ok(Reason::Signal),
                 item = self.stream.next() => item?,
+                // A live source may be silent for hours; limits and checkpoints by time do not wait for it.
+                () = tokio::time::sleep(quiet) => {
+                    self.checkpoint_if_due().await?;
+                    continue;
+                }
             };
             match item {
                 None => return Ok(Reason::End),
@@ -347,13 +406,22 @@ impl Run<'_> {
         learn.seconds.is_some_and(|most| self.seconds() >= most).then_some(Reason::Seconds)
     }
 
+    /// How long to wait for an item before the clock is looked at again.
+    fn next_deadline(&self) -> Duration {
+        let limit = self.spec.learn.seconds.map(|most| most - self.seconds());
+        let checkpoint =
+            self.spec.checkpoint.every_seconds.map(|every| every - self.checkpointed.at.elapsed().as_secs_f64());
+        let seconds = [limit, checkpoint].into_iter().flatten().fold(3600.0, f64::min);
+        Duration::from_secs_f64(seconds.clamp(0.01, 3600.0))
+    }
+
     async fn batch(&mut self, batch: Batch, end: Cursor) -> Result<()> {
         let begun = Instant::now();
         let rows = batch.num_rows() as u64;
         let report = self.learner.learn_to(batch, end).await?;
         self.record(&report, rows, begun.elapsed());
-        self.epoch.log_likelihood += report.batch.log_likelihood;
-        self.epoch.weight += report.batch.possible_weight;
+        self.memory.epoch.log_likelihood += report.batch.log_likelihood;
+        self.memory.epoch.weight += report.batch.possible_weight;
         self.line = self.step_line(&report);
         let every = self.spec.validate.as_ref().and_then(|validate| validate.every_batches);
         if every.is_some_and(|every| self.line.step.is_multiple_of(every)) {
@@ -368,7 +436,11 @@ impl Run<'_> {
     async fn end_epoch(&mut self, next: Cursor) -> Result<()> {
         let updated = self.learner.end_epoch(next).await?;
         let progress = self.learner.progress();
-        let sums = std::mem::take(&mut self.epoch);
+        let sums = std::mem::take(&mut self.memory.epoch);
+        if updated && self.memory.best.is_some_and(|best| best.step == progress.step) {
+            // The parameters moved without a batch: the next checkpoint takes the place of the best one.
+            self.memory.best = None;
+        }
         gauge!(telemetry::EPOCH).set(progress.epoch as f64);
         self.observer.event(&Event::EpochEnd(EpochEnd {
             epoch: progress.epoch,
@@ -389,16 +461,19 @@ impl Run<'_> {
     async fn validate(&mut self) -> Result<()> {
         let Some(valid) = &self.inputs.valid else { return Ok(()) };
         let progress = self.learner.progress();
-        let moment = (progress.step, progress.epoch);
-        if self.validated == Some(moment) {
+        if self.validated == Some(progress.updates) {
             return Ok(());
         }
         let begun = Instant::now();
         let mut stream = valid.open(self.inputs)?;
         let learner = self.learner.clone();
         let score = async |batch| learner.log_likelihoods(batch).await;
-        let found = evaluate(&mut stream, valid.rows, score).await.map_err(|e| e.at("validate"))?;
-        self.validated = Some(moment);
+        let evaluation = evaluate(&mut stream, valid.rows, score);
+        let Some(found) = unless_stopped(&self.stop, evaluation).await.map_err(|e| e.at("validate"))? else {
+            return Ok(()); // the loop sees the request next
+        };
+        self.add_bad_records(stream.take_bad())?;
+        self.validated = Some(progress.updates);
         self.memory.valid_ll = found.mean_log_likelihood;
         let better = |log_likelihood: f64| self.memory.best.is_none_or(|best| log_likelihood > best.log_likelihood);
         let best = found.mean_log_likelihood.filter(|&ll| found.impossible_rows == 0 && better(ll));
@@ -469,7 +544,6 @@ impl Run<'_> {
         counter!(telemetry::BATCHES).increment(1);
         counter!(telemetry::UPDATES).absolute(progress.updates);
         counter!(telemetry::IMPOSSIBLE_ROWS).absolute(progress.impossible_rows);
-        counter!(telemetry::DECODE_ERRORS).absolute(progress.cursor.bad_records);
         histogram!(telemetry::STEP_SECONDS).record(time.as_secs_f64());
         gauge!(telemetry::CURSOR_WINDOW).set(progress.cursor.window as f64);
         gauge!(telemetry::CURSOR_ROW).set(progress.cursor.row as f64);
@@ -497,7 +571,12 @@ impl Run<'_> {
     }
 
     fn note_bad_records(&mut self) -> Result<()> {
-        for record in self.stream.take_bad() {
+        self.add_bad_records(self.stream.take_bad())
+    }
+
+    fn add_bad_records(&mut self, records: Vec<BadRecord>) -> Result<()> {
+        counter!(telemetry::DECODE_ERRORS).increment(records.iter().map(|record| record.records).sum());
+        for record in records {
             match &mut self.ledger {
                 Some(ledger) => ledger.add(record)?,
                 None => self.observer.event(&Event::Warning(format!("left out: {record}"))),
@@ -513,7 +592,8 @@ impl Run<'_> {
         let spec = &self.spec.checkpoint;
         let (step, last) = (self.learner.progress().step, &self.checkpointed);
         let by_batches = spec.every_batches.is_some_and(|every| step.is_multiple_of(every) && step != last.step);
-        let by_seconds = spec.every_seconds.is_some_and(|every| last.at.elapsed().as_secs_f64() >= every);
+        let is_new = last.cursor.as_ref() != Some(&self.learner.progress().cursor);
+        let by_seconds = is_new && spec.every_seconds.is_some_and(|every| last.at.elapsed().as_secs_f64() >= every);
         if by_batches || by_seconds {
             return self.checkpoint().await;
         }
@@ -533,7 +613,7 @@ impl Run<'_> {
         let best = self.memory.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
         let task = tokio::task::spawn_blocking(move || {
             let path = folder.write(&snapshot, &identity, &extra)?;
-            folder.prune(keep, best)?;
+            folder.prune(snapshot.progress.step, keep, best)?;
             Ok(path)
         });
         self.writing = Some(Writing { task, begun: Instant::now() });
@@ -593,10 +673,12 @@ enum Reason {
 impl Reason {
     fn text(self, spec: &PipelineSpec) -> String {
         let learn = &spec.learn;
+        let number =
+            |number: Option<String>, unit: &str| number.map_or("the data ended".into(), |n| format!("{n} {unit}"));
         match self {
-            Self::End => learn.epochs.map_or("the data ended".into(), |epochs| format!("{epochs} epochs")),
-            Self::Batches => format!("{} batches", learn.batches.unwrap_or_default()),
-            Self::Seconds => format!("{} seconds", learn.seconds.unwrap_or_default()),
+            Self::End => number(learn.epochs.map(|n| n.to_string()), "epochs"),
+            Self::Batches => number(learn.batches.map(|n| n.to_string()), "batches"),
+            Self::Seconds => number(learn.seconds.map(|n| n.to_string()), "seconds"),
             Self::Signal => "a signal".into(),
         }
     }

@@ -1,7 +1,7 @@
 //! The files of a run folder besides its checkpoints: the resolved pipeline, `metrics.jsonl`, `quarantine.jsonl`.
 //!
-//! A run that goes on from a checkpoint repeats what came after it, so lines of later steps are taken out first: a step is
-//! in `metrics.jsonl` once, and a record in the ledger once.
+//! A run that goes on from a checkpoint repeats what came after it, so lines of later steps are taken out first. A step has one
+//! line in `metrics.jsonl`, and one more with each validation after it; a record is in the ledger once.
 
 use std::collections::HashSet;
 use std::fs::{self, File};

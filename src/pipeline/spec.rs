@@ -103,19 +103,19 @@ pub struct CheckpointSpec {
 /// `[pipeline]`: how the stages run. Nothing here changes what is learned, except which bad records are left out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StageSpec {
-    /// Bytes that rows on their way may take.
+    /// Bytes that rows on their way may take; while held-out rows are looked at, they have half as much besides.
     #[serde(serialize_with = "as_size")]
     pub memory: u64,
-    /// Decoding workers; `None` is one a core.
+    /// Decoding workers; `None` is one a core, at most 8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<usize>,
-    /// Batches that wait for the learner.
+    /// Blocks that are fetched ahead.
     pub prefetch: usize,
     /// What happens to records that cannot be read.
     pub on_bad: OnBad,
-    /// With more bad records than this the run stops.
+    /// With more bad records than this in an epoch the run stops.
     pub max_bad: u64,
-    /// With a larger part of bad records than this the run stops.
+    /// With a larger part of bad records than this in an epoch the run stops.
     pub max_bad_fraction: f64,
 }
 

@@ -1,5 +1,6 @@
 //! Stopping a run from outside: finish the update, write a checkpoint, end well.
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -56,6 +57,7 @@ impl Stop {
                 if stop.is_requested() {
                     std::process::exit(code); // asked twice: the user does not want to wait
                 }
+                let _ = writeln!(std::io::stderr(), "stopping after this update; again to quit at once");
                 stop.request();
             }
         });
@@ -71,6 +73,7 @@ impl Stop {
                 if stop.is_requested() {
                     std::process::exit(130);
                 }
+                let _ = writeln!(std::io::stderr(), "stopping after this update; again to quit at once");
                 stop.request();
             }
         });

@@ -5,9 +5,10 @@
 //!  awaits bytes      cuts pieces       any order                    restores order
 //! ```
 //!
-//! Channels are bounded and a full one is the back-pressure; bytes are bounded too, by three budgets that are parts of one:
-//! what was fetched, what is between cutter and batcher, and what the batcher holds. Each has one taker, who takes in
-//! stream order, so the piece that is needed next always has its bytes already: nothing can wait in a circle.
+//! Channels are bounded and a full one is the back-pressure; bytes are bounded too. A quarter of the memory is a budget for
+//! what was fetched, a quarter for what is between cutter and batcher; each has one taker, who takes in stream order, so the
+//! piece that is needed next always has its bytes already: nothing can wait in a circle. Half is what the batcher may
+//! hold at most; it refuses to hold more.
 //!
 //! Every step of the stream has a number, given by the cutter; the batcher goes by these numbers, so items and errors come
 //! out in the same order for any number of decoders. Dropping the [`Stream`] stops everything: each stage ends when
@@ -56,10 +57,10 @@ impl Default for StreamOptions {
 }
 
 /// The smallest memory that stages can work in.
-const LEAST_MEMORY: u64 = 1 << 20;
+pub const LEAST_MEMORY: u64 = 1 << 20;
 
-/// About how large a piece is at most; small budgets make smaller ones.
-const PIECE_BYTES: u64 = 1 << 20;
+/// About how large a piece is. The same for any memory: where a piece is damaged, all of it is lost.
+const PIECE_BYTES: u64 = 256 << 10;
 
 /// Positions in a window of a source whose rows can be read by number. Part of what a cursor means: never change it.
 const WINDOW_ROWS: u64 = 1024;
@@ -100,7 +101,7 @@ impl Stream {
             Source::Blocks(_) | Source::Indexed(_) => Arrival::InOrder,
             Source::Live(_) => Arrival::Live,
         };
-        let row_bytes = decoder.shape().num_vars as u64 * 4;
+        let row_bytes = (decoder.shape().num_vars as u64).saturating_mul(4);
         let batcher =
             Batcher::new(batch, options.bad, decoder.shape().clone(), arrival, options.memory / 2, start.clone())?;
 
@@ -110,14 +111,13 @@ impl Stream {
         let (send_items, items) = bounded(READY_ITEMS);
         let waits = Arc::new(Waits::default());
         let bad = Arc::new(Mutex::new(Vec::new()));
-        let piece_bytes = PIECE_BYTES.min(options.memory / 32).max(1);
 
         let planner = Planner {
             source: source.clone(),
             batch: batch.clone(),
             epochs: options.epochs,
-            piece_bytes,
-            piece_rows: (piece_bytes / row_bytes.max(1)).clamp(1, WINDOW_ROWS),
+            expansion: decoder.expansion().max(1),
+            piece_rows: (PIECE_BYTES / row_bytes.max(1)).clamp(1, WINDOW_ROWS),
             fetched: budgets.fetched.clone(),
             plan,
         };
@@ -199,11 +199,20 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
 
 /// What the cutter is to do next.
 enum Plan {
-    Block { index: usize, fetch: JoinHandle<Result<Fetched>>, held: Held },
-    Gather { source: Arc<dyn IndexedSource>, rows: Vec<u64> },
+    Block {
+        index: usize,
+        fetch: JoinHandle<Result<Fetched>>,
+        held: Held,
+    },
+    Gather {
+        source: Arc<dyn IndexedSource>,
+        rows: Vec<u64>,
+    },
     Live(Arc<dyn crate::source::LiveSource>),
     WindowEnd,
     EpochEnd,
+    /// Nothing comes any more. A plan that ends without it broke off.
+    End,
 }
 
 /// Says in which order blocks and rows are read, and begins to fetch them.
@@ -211,7 +220,8 @@ struct Planner {
     source: Source,
     batch: BatchSpec,
     epochs: Option<u64>,
-    piece_bytes: u64,
+    /// Of the decoder.
+    expansion: u64,
     piece_rows: u64,
     fetched: ByteBudget,
     plan: Sender<Plan>,
@@ -228,11 +238,14 @@ impl<T> From<async_channel::SendError<T>> for Stopped {
 
 impl Planner {
     async fn run(self, start: Cursor) {
-        let _stopped = match self.source.clone() {
+        let planned = match self.source.clone() {
             Source::Blocks(source) => self.plan_blocks(source, &start).await,
             Source::Indexed(source) => self.plan_rows(source, &start).await,
             Source::Live(source) => self.plan_live(source).await,
         };
+        if planned.is_ok() {
+            let _stopped = self.plan.send(Plan::End).await;
+        }
     }
 
     fn wants(&self, epoch: u64) -> bool {
@@ -240,7 +253,7 @@ impl Planner {
     }
 
     async fn plan_blocks(&self, source: Arc<dyn BlockSource>, start: &Cursor) -> std::result::Result<(), Stopped> {
-        let bytes: Vec<u64> = source.blocks().iter().map(|block| block.bytes).collect();
+        let bytes: Vec<u64> = source.blocks().iter().map(|block| block.bytes.saturating_mul(self.expansion)).collect();
         let mut first_window = start.window;
         for epoch in (start.epoch..).take_while(|&epoch| self.wants(epoch)) {
             let plan = match self.batch.shuffle {
@@ -250,8 +263,8 @@ impl Planner {
             for window in first_window..plan.num_windows() {
                 for &index in plan.window(window) {
                     let held = self.fetched.take(source.blocks()[index].fetch_bytes).await.ok_or(Stopped)?;
-                    let (reader, piece_bytes) = (source.clone(), self.piece_bytes as usize);
-                    let fetch = tokio::spawn(async move { reader.fetch(index, piece_bytes).await });
+                    let reader = source.clone();
+                    let fetch = tokio::spawn(async move { reader.fetch(index, PIECE_BYTES as usize).await });
                     self.plan.send(Plan::Block { index, fetch, held }).await?;
                 }
                 self.plan.send(Plan::WindowEnd).await?;
@@ -293,7 +306,8 @@ impl Planner {
 /// A numbered step of the stream, on its way to the batcher.
 struct Done {
     number: u64,
-    result: Result<Event>,
+    /// What happened; `None` is the end of the stream.
+    result: Result<Option<Event>>,
     /// Given back when the batcher has taken the rows.
     held: Option<Held>,
 }
@@ -346,8 +360,9 @@ impl Cutter {
                     self.send_work(Job::Gather(source, rows), bytes)?;
                 }
                 Plan::Live(source) => self.cut_live(&*source)?,
-                Plan::WindowEnd => self.send_event(Ok(Event::WindowEnd))?,
-                Plan::EpochEnd => self.send_event(Ok(Event::EpochEnd))?,
+                Plan::WindowEnd => self.send_event(Ok(Some(Event::WindowEnd)))?,
+                Plan::EpochEnd => self.send_event(Ok(Some(Event::EpochEnd)))?,
+                Plan::End => self.send_event(Ok(None))?,
             }
         }
     }
@@ -381,7 +396,7 @@ impl Cutter {
                 Ok(Some(piece)) => {
                     let bytes = piece.num_bytes() as u64;
                     self.send_work(Job::Decode(piece), bytes)?;
-                    self.send_event(Ok(Event::WindowEnd))?;
+                    self.send_event(Ok(Some(Event::WindowEnd)))?;
                 }
                 Ok(None) => return Ok(()),
                 Err(error) => {
@@ -397,7 +412,7 @@ impl Cutter {
         if !matches!(error.kind(), ErrorKind::Data | ErrorKind::Format) {
             return self.send_event(Err(error));
         }
-        self.send_event(Ok(Event::Damaged(BadRecord::damage(error.to_string()))))
+        self.send_event(Ok(Some(Event::Damaged(BadRecord::damage(error.to_string())))))
     }
 
     fn send_work(&mut self, job: Job, bytes: u64) -> std::result::Result<(), Stopped> {
@@ -410,7 +425,7 @@ impl Cutter {
         Ok(())
     }
 
-    fn send_event(&mut self, result: Result<Event>) -> std::result::Result<(), Stopped> {
+    fn send_event(&mut self, result: Result<Option<Event>>) -> std::result::Result<(), Stopped> {
         let number = self.number();
         Ok(self.done.send_blocking(Done { number, result, held: None })?)
     }
@@ -446,7 +461,14 @@ impl Worker {
                 held.resize(num_bytes(decoded));
             }
             let begun = Instant::now();
-            if self.done.send_blocking(Done { number, result: decoded.map(Event::Decoded), held: Some(held) }).is_err()
+            if self
+                .done
+                .send_blocking(Done {
+                    number,
+                    result: decoded.map(|decoded| Some(Event::Decoded(decoded))),
+                    held: Some(held),
+                })
+                .is_err()
             {
                 return;
             }
@@ -489,13 +511,13 @@ impl BatcherStage {
                 }
                 match self.finished.recv_blocking() {
                     Ok(done) => drop(early.insert(done.number, done)),
-                    Err(_) if early.is_empty() => return Ok(()), // the stream is over
-                    Err(_) => return Err(Error::state("a decoder stopped without a word")),
+                    Err(_) => return Err(Error::state("the stream broke off: a stage before this one has ended")),
                 }
             };
             self.waits.batcher.add_input(begun.elapsed());
             let begun = Instant::now();
-            let pushed = done.result.and_then(|event| caught(|| self.batcher.push(event)));
+            let Some(event) = done.result? else { return Ok(()) }; // the stream is over
+            let pushed = caught(|| self.batcher.push(event));
             drop(done.held); // the rows are the batcher's now
             let bad = self.batcher.take_bad();
             if !bad.is_empty() {

@@ -167,6 +167,9 @@ impl BlockSource for JsonlSource {
     }
 }
 
+/// Records in a piece at most: lines without text take room too.
+const PIECE_RECORDS: usize = 8192;
+
 /// The pieces of a block.
 struct Pieces {
     lines: Lines,
@@ -184,7 +187,7 @@ impl Iterator for Pieces {
     fn next(&mut self) -> Option<Result<Piece>> {
         let mut blobs = Blobs::default();
         let (mut offsets, mut bad) = (Vec::new(), Vec::new());
-        while !self.is_over && blobs.bytes.len() < self.piece_bytes.max(1) {
+        while !self.is_over && blobs.bytes.len() < self.piece_bytes.max(1) && blobs.ends.len() < PIECE_RECORDS {
             match self.lines.next() {
                 Ok(None) => self.is_over = true,
                 Err(error) => {

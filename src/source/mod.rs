@@ -102,7 +102,7 @@ pub struct Block {
 /// A block that has arrived: its pieces, cut one by one on a blocking worker.
 pub struct Fetched {
     /// The pieces in order. An `Err` ends the block; it is either a failure to read (`Io`, which stops the run) or
-    /// unreadable data (any other kind), which counts as bad records.
+    /// unreadable data (`Data` or `Format`), which counts as bad records; any other kind stops the run as well.
     pub pieces: Box<dyn Iterator<Item = Result<Piece>> + Send>,
 }
 

@@ -87,3 +87,30 @@ fn data_without_a_row_is_an_error_and_not_an_endless_loop() {
         assert!(error.unwrap().to_string().contains("not one whole row"));
     }
 }
+
+#[test]
+fn a_budget_of_bad_records_counts_anew_every_epoch() {
+    let mut options = options(OnBad::Skip, 10);
+    options.epochs = Some(3);
+    let (seen, error) = run(&damaged(), MadeDecoder::new(Kind::Number, false), &batch(), &options, Cursor::default());
+    assert_eq!(error, None);
+    assert_eq!(seen.last().unwrap().cursor().bad_records, 30);
+}
+
+#[test]
+fn dropping_every_batch_is_an_error_and_not_an_endless_loop() {
+    let batch = BatchSpec { rows: 1000, drop_last: true, ..batch() };
+    let options = StreamOptions { epochs: None, ..options(OnBad::Skip, 100) };
+    let (seen, error) = run(&damaged(), MadeDecoder::new(Kind::Number, false), &batch, &options, Cursor::default());
+    assert_eq!(seen, Vec::<Seen>::new());
+    assert!(error.unwrap().to_string().contains("batch.drop_last"));
+}
+
+#[test]
+fn a_batch_that_does_not_fit_into_memory_is_refused() {
+    let batch = BatchSpec { rows: 1 << 40, ..batch() };
+    let options = StreamOptions { memory: 1 << 20, ..options(OnBad::Skip, 100) };
+    let source = MadeBlocks::numbered(&[50_000; 5], 1000);
+    let (_, error) = run(&source, MadeDecoder::new(Kind::Number, false), &batch, &options, Cursor::default());
+    assert!(error.unwrap().to_string().contains("batch.rows"));
+}

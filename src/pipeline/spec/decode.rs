@@ -70,6 +70,9 @@ const COLORS: [(&str, Color); 4] =
 /// Tokens in a row where nothing is said.
 pub const DEFAULT_WINDOW: usize = 128;
 
+/// Beyond this a single row would not fit anywhere.
+const LONGEST_WINDOW: usize = 1 << 24;
+
 /// The tokenizer where nothing is said.
 pub const DEFAULT_TOKENIZER: &str = "gpt2";
 
@@ -127,7 +130,12 @@ pub(super) fn read(
     let written = DecodeSpec {
         kind,
         tokenizer: section.text("tokenizer")?,
-        window: section.count("window", 1)?,
+        window: match section.count("window", 1)? {
+            Some(window) if window > LONGEST_WINDOW => {
+                return Err(section.refuse("window", format!("must be at most {LONGEST_WINDOW}")));
+            }
+            window => window,
+        },
         end_of_text: section.has("end_of_text").then(|| section.truth("end_of_text", false)).transpose()?,
         vocab: section.small("vocab", 1)?,
         patch: section.count("patch", 1)?,
