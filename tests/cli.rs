@@ -56,7 +56,7 @@ fn mistakes_get_one_clear_line_and_a_failing_exit() {
     ] {
         let output = anemone(args);
         let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{args:?}: {error}");
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
         assert_eq!(error.lines().count(), 1, "{args:?}: {error}");
         words.iter().for_each(|word| assert!(error.contains(word), "{args:?}: no `{word}` in `{error}`"));
     }

@@ -52,7 +52,7 @@ fn a_run_is_trained_looked_at_and_evaluated() {
     assert_eq!((&finished["step"], &finished["rows"]), (&Value::from(18), &Value::from(1800)));
     let valid = finished["valid_ll"].as_f64().unwrap();
     assert!(valid < finished["source_ll"].as_f64().unwrap(), "nobody beats the source: {finished}");
-    for file in ["pipeline.toml", "metrics.jsonl"] {
+    for file in ["resolved.toml", "metrics.jsonl"] {
         assert!(dir.join("runs/p").join(file).is_file(), "{file}");
     }
 
@@ -74,8 +74,8 @@ fn a_run_is_trained_looked_at_and_evaluated() {
     }
     assert_eq!(json(&printed(dir, &["inspect", checkpoint, "--json"]))["circuit"]["variables"], 8);
     // The resolved pipeline of the run is one, and means the same.
-    let resolved = std::fs::read_to_string(dir.join("runs/p/pipeline.toml")).unwrap();
-    assert_eq!(printed(dir, &["inspect", "runs/p/pipeline.toml"]).trim_end(), resolved.trim_end());
+    let resolved = std::fs::read_to_string(dir.join("runs/p/resolved.toml")).unwrap();
+    assert_eq!(printed(dir, &["inspect", "runs/p/resolved.toml"]).trim_end(), resolved.trim_end());
 }
 
 #[test]

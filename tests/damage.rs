@@ -164,7 +164,7 @@ fn a_missing_column_a_directory_and_a_file_that_is_not_there() {
     desk.refuses(&desk.pipeline(&file, &more), &[], BAD_DATA, &["a.parquet", "txet", "text"]);
     let folder = desk.path("shards.parquet");
     fs::create_dir(&folder).unwrap();
-    desk.refuses(&desk.pipeline(&folder, TEXT), &[], FAILED, &["shards.parquet", "*.parquet"]);
+    desk.refuses(&desk.pipeline(&folder, TEXT), &[], BAD_DATA, &["shards.parquet", "*.parquet"]);
     desk.refuses(&desk.pipeline(&desk.path("none.parquet"), TEXT), &[], FAILED, &["none.parquet"]);
 }
 

@@ -365,8 +365,14 @@ fn stages() -> impl Strategy<Value = (BatchSection, CheckpointSpec, StageSpec)> 
             let every_seconds = seconds.or(some.is_none().then_some(300.0));
             let checkpoint = CheckpointSpec { every_batches: some, every_seconds, keep: n, keep_best: truth };
             let workers = some.map(|n| n as usize);
-            let pipeline =
-                StageSpec { memory: bytes, workers, prefetch: n, on_bad, max_bad: bytes, max_bad_fraction: part };
+            let pipeline = StageSpec {
+                memory: bytes,
+                workers,
+                prefetch: n % 1024 + 1,
+                on_bad,
+                max_bad: bytes,
+                max_bad_fraction: part,
+            };
             (batch, checkpoint, pipeline)
         },
     )
