@@ -80,7 +80,7 @@ fn data(made: &Path) -> (PathBuf, String) {
 
 async fn open(source: &Source, decoder: &Arc<dyn Decoder>, seed: u64) -> Result<Stream> {
     let batch = BatchSpec { seed, ..BatchSpec::default() };
-    Stream::open(source, decoder.clone(), &batch, &StreamOptions::default(), Cursor::default())
+    Stream::open(source, decoder, &batch, &StreamOptions::default(), Cursor::default())
 }
 
 /// Batches into a sink that only counts them.

@@ -139,7 +139,7 @@ fn every_pipeline_learns_from_its_data() {
             if needs_sample(&spec.circuit) {
                 settings.push("circuit.structure_rows=300");
             }
-            settings.iter().for_each(|setting| drop(command.args(["--set", setting])));
+            command.args(settings.iter().flat_map(|setting| ["--set", setting]));
             if let Some(data) = &data {
                 command.env("ANEMONE_DATA", data);
             }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use anemone::batcher::BatchSpec;
 use anemone::data::{Cursor, Item};
+use anemone::decode::Decoder;
 use anemone::decode::tokens::TokenDecoder;
 use anemone::pipeline::stream::{Stream, StreamOptions};
 use anemone::rng::Rng;
@@ -49,11 +50,11 @@ fn peak_memory_is_flat_over_a_stream_fifty_times_its_budget() {
         let pattern = dir.path().join("tokens-*.parquet").display().to_string();
         let shards = store::resolve(&[pattern]).await.unwrap();
         let source = ParquetSource::open(shards, &Columns::One("input_ids".into())).await.unwrap();
-        let decoder = Arc::new(TokenDecoder::new(50_257, 128).unwrap());
+        let decoder: Arc<dyn Decoder> = Arc::new(TokenDecoder::new(50_257, 128).unwrap());
         let options = StreamOptions { memory, workers: 2, epochs: Some(1), ..StreamOptions::default() };
         let source = Source::Blocks(Arc::new(source));
         let batch = BatchSpec { window_bytes: memory / 4, ..BatchSpec::default() };
-        let mut stream = Stream::open(&source, decoder, &batch, &options, Cursor::default()).unwrap();
+        let mut stream = Stream::open(&source, &decoder, &batch, &options, Cursor::default()).unwrap();
         let (mut bytes, mut early) = (0u64, None);
         while let Some(item) = stream.next().await.unwrap() {
             if let Item::Batch { batch, .. } = item {

@@ -159,7 +159,7 @@ fn in_order(inputs: &Inputs, rows: Option<u64>) -> Result<Stream> {
     }
     let batch = BatchSpec { shuffle: false, drop_last: false, ..inputs.batch.clone() };
     let options = StreamOptions { epochs: Some(1), ..inputs.stream.clone() };
-    Stream::open(&inputs.source, inputs.decoder.clone(), &batch, &options, Cursor::default())
+    Stream::open(&inputs.source, &inputs.decoder, &batch, &options, Cursor::default())
 }
 
 fn to_table(path: &Path, model: &Model, found: &Evaluation) -> String {

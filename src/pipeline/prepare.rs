@@ -92,7 +92,7 @@ impl HeldOut {
         let batch = BatchSpec { shuffle: false, drop_last: false, ..inputs.batch.clone() };
         let memory = (inputs.stream.memory / 2).max(LEAST_MEMORY);
         let options = StreamOptions { epochs: Some(1), memory, ..inputs.stream.clone() };
-        Stream::open(&self.source, inputs.decoder.clone(), &batch, &options, Cursor::default())
+        Stream::open(&self.source, &inputs.decoder, &batch, &options, Cursor::default())
     }
 }
 
@@ -174,7 +174,7 @@ impl Inputs {
             ));
         }
         let options = StreamOptions { epochs: Some(1), ..self.stream.clone() };
-        let mut stream = Stream::open(&self.source, self.decoder.clone(), &self.batch, &options, Cursor::default())?;
+        let mut stream = Stream::open(&self.source, &self.decoder, &self.batch, &options, Cursor::default())?;
         let mut sample: Option<Batch> = None;
         while let left = rows - sample.as_ref().map_or(0, Batch::num_rows) as u64
             && left > 0

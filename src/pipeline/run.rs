@@ -108,7 +108,7 @@ pub async fn train(
     };
     let stream = Stream::open(
         &inputs.source,
-        inputs.decoder.clone(),
+        &inputs.decoder,
         &inputs.batch,
         &StreamOptions { epochs: spec.learn.epochs, ..inputs.stream.clone() },
         progress.cursor.clone(),

@@ -81,7 +81,7 @@ impl Stream {
     /// Starts the stages at `start`. Must be called inside a tokio runtime, which fetches the bytes.
     pub fn open(
         source: &Source,
-        decoder: Arc<dyn Decoder>,
+        decoder: &Arc<dyn Decoder>,
         batch: &BatchSpec,
         options: &StreamOptions,
         start: Cursor,

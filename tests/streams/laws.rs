@@ -21,7 +21,7 @@ fn is_good(row: &u32) -> bool {
     row % 5 != 3
 }
 
-fn all(source: &Source, decoder: Arc<dyn Decoder>, batch: &BatchSpec, options: &StreamOptions) -> Vec<Seen> {
+fn all(source: &Source, decoder: &Arc<dyn Decoder>, batch: &BatchSpec, options: &StreamOptions) -> Vec<Seen> {
     let (seen, error) = run(source, decoder, batch, options, Cursor::default());
     assert_eq!(error, None);
     assert!(!seen.is_empty());
@@ -51,7 +51,7 @@ proptest! {
         prop_assume!(total > 0);
         let batch = BatchSpec { rows, shuffle, seed, window_bytes, drop_last: false };
         let source = MadeBlocks::numbered(&sizes, piece_records);
-        let seen = all(&source, MadeDecoder::new(Kind::Number, false), &batch, &options(2, 2));
+        let seen = all(&source, &MadeDecoder::shared(Kind::Number, false), &batch, &options(2, 2));
         let epochs = epochs(&seen);
         prop_assert_eq!(epochs.len(), 2);
         for mut epoch in epochs {
@@ -70,7 +70,7 @@ proptest! {
     #[test]
     fn rows_by_number_are_visited_once_per_epoch(num_rows in 1u64..3000, rows in 1usize..40, shuffle: bool) {
         let batch = BatchSpec { rows, shuffle, ..BatchSpec::default() };
-        let seen = all(&MadeRows::new(Some(num_rows)), MadeDecoder::new(Kind::Pairs, false), &batch, &options(2, 2));
+        let seen = all(&MadeRows::source(Some(num_rows)), &MadeDecoder::shared(Kind::Pairs, false), &batch, &options(2, 2));
         for mut epoch in epochs(&seen) {
             epoch.sort_unstable();
             prop_assert!(epoch.into_iter().eq((0..num_rows as u32).filter(is_good).map(|row| vec![row, row + 1])));
@@ -88,8 +88,8 @@ proptest! {
         let tokens: Vec<u32> = blocks.concat().concat().into_iter().map(u32::from).collect();
         prop_assume!(tokens.len() >= window);
         let batch = BatchSpec { rows: 4, shuffle, window_bytes: 90, ..BatchSpec::default() };
-        let source = MadeBlocks::new(blocks, piece_records);
-        let seen = all(&source, MadeDecoder::new(Kind::Bytes(window), false), &batch, &options(3, 2));
+        let source = MadeBlocks::source(blocks, piece_records);
+        let seen = all(&source, &MadeDecoder::shared(Kind::Bytes(window), false), &batch, &options(3, 2));
         for epoch in epochs(&seen) {
             prop_assert_eq!(epoch.len(), tokens.len() / window);
             if !shuffle {
@@ -113,9 +113,9 @@ proptest! {
         let batch = BatchSpec { rows, shuffle, drop_last, window_bytes: 60, seed: 3 };
         let (kind, options) = (if text { Kind::Bytes(5) } else { Kind::Number }, options(2, 2));
         let source = MadeBlocks::numbered(&sizes, 3);
-        let whole = all(&source, MadeDecoder::new(kind, false), &batch, &options);
+        let whole = all(&source, &MadeDecoder::shared(kind, false), &batch, &options);
         for stop in 0..whole.len() {
-            let (rest, error) = run(&source, MadeDecoder::new(kind, false), &batch, &options, whole[stop].cursor().clone());
+            let (rest, error) = run(&source, &MadeDecoder::shared(kind, false), &batch, &options, whole[stop].cursor().clone());
             prop_assert_eq!(error, None);
             prop_assert_eq!(&rest[..], &whole[stop + 1..], "from item {}", stop);
         }
@@ -124,11 +124,11 @@ proptest! {
     #[test]
     fn rows_by_number_go_on_from_every_cursor(num_rows in 1u64..5000, rows in 200usize..1500, shuffle: bool) {
         let batch = BatchSpec { rows, shuffle, ..BatchSpec::default() };
-        let (source, options) = (MadeRows::new(Some(num_rows)), options(2, 2));
-        let whole = all(&source, MadeDecoder::new(Kind::Pairs, false), &batch, &options);
+        let (source, options) = (MadeRows::source(Some(num_rows)), options(2, 2));
+        let whole = all(&source, &MadeDecoder::shared(Kind::Pairs, false), &batch, &options);
         for stop in 0..whole.len() {
             let start = whole[stop].cursor().clone();
-            let (rest, _) = run(&source, MadeDecoder::new(Kind::Pairs, false), &batch, &options, start);
+            let (rest, _) = run(&source, &MadeDecoder::shared(Kind::Pairs, false), &batch, &options, start);
             prop_assert_eq!(&rest[..], &whole[stop + 1..], "from item {}", stop);
         }
     }
@@ -141,8 +141,9 @@ fn the_batches_are_the_same_for_any_number_of_workers() {
         [(Kind::Number, true), (Kind::Number, false), (Kind::Bytes(11), true), (Kind::Bytes(11), false)]
     {
         let batch = BatchSpec { rows: 16, shuffle, window_bytes: 300, ..BatchSpec::default() };
-        let with =
-            |workers| all(&MadeBlocks::numbered(&sizes, 5), MadeDecoder::new(kind, true), &batch, &options(workers, 2));
+        let with = |workers| {
+            all(&MadeBlocks::numbered(&sizes, 5), &MadeDecoder::shared(kind, true), &batch, &options(workers, 2))
+        };
         let one = with(1);
         for workers in 2..=4 {
             assert_eq!(with(workers), one, "{workers} workers, {kind:?}, shuffle {shuffle}");
@@ -156,7 +157,7 @@ fn the_batches_are_the_same_for_any_memory_and_prefetch() {
     let batch = BatchSpec { rows: 16, window_bytes: 900, ..BatchSpec::default() };
     let with = |memory, prefetch| {
         let options = StreamOptions { memory, prefetch, ..options(2, 2) };
-        all(&MadeBlocks::numbered(&sizes, 5), MadeDecoder::new(Kind::Bytes(7), true), &batch, &options)
+        all(&MadeBlocks::numbered(&sizes, 5), &MadeDecoder::shared(Kind::Bytes(7), true), &batch, &options)
     };
     let usual = with(256 << 20, 2);
     assert_eq!(with(1 << 20, 1), usual);
@@ -167,7 +168,7 @@ fn the_batches_are_the_same_for_any_memory_and_prefetch() {
 fn shuffled_epochs_differ_and_mix_blocks() {
     let batch = BatchSpec { rows: 50, shuffle: true, window_bytes: 1 << 20, ..BatchSpec::default() };
     let source = MadeBlocks::numbered(&[100; 8], 10);
-    let epochs = epochs(&all(&source, MadeDecoder::new(Kind::Number, false), &batch, &options(2, 2)));
+    let epochs = epochs(&all(&source, &MadeDecoder::shared(Kind::Number, false), &batch, &options(2, 2)));
     assert_ne!(epochs[0], epochs[1]);
     let changes = epochs[0].windows(2).filter(|pair| pair[0][0] / 100 != pair[1][0] / 100).count();
     // With all eight blocks in one window, neighbours are of different blocks 7 times in 8; 6 standard deviations are 56.
@@ -177,8 +178,8 @@ fn shuffled_epochs_differ_and_mix_blocks() {
 #[test]
 fn rows_of_a_single_block_and_rows_by_number_come_in_another_order_each_epoch() {
     let batch = BatchSpec { rows: 16, ..BatchSpec::default() };
-    for (source, kind) in [(MadeBlocks::numbered(&[60], 10), Kind::Number), (MadeRows::new(Some(60)), Kind::Pairs)] {
-        let epochs = epochs(&all(&source, MadeDecoder::new(kind, false), &batch, &options(2, 2)));
+    for (source, kind) in [(MadeBlocks::numbered(&[60], 10), Kind::Number), (MadeRows::source(Some(60)), Kind::Pairs)] {
+        let epochs = epochs(&all(&source, &MadeDecoder::shared(kind, false), &batch, &options(2, 2)));
         assert!(!epochs[0].is_sorted());
         assert_ne!(epochs[0], epochs[1]);
     }
@@ -189,10 +190,10 @@ fn an_endless_source_never_ends_and_can_be_left_at_any_time() {
     let batch = BatchSpec { rows: 8, ..BatchSpec::default() };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let (source, decoder) = (MadeRows::new(None), MadeDecoder::new(Kind::Pairs, false));
+        let (source, decoder) = (MadeRows::source(None), MadeDecoder::shared(Kind::Pairs, false));
         let options = options(2, u64::MAX);
         let mut stream =
-            anemone::pipeline::stream::Stream::open(&source, decoder, &batch, &options, Cursor::default()).unwrap();
+            anemone::pipeline::stream::Stream::open(&source, &decoder, &batch, &options, Cursor::default()).unwrap();
         for _ in 0..1000 {
             assert!(stream.next().await.unwrap().is_some());
         }

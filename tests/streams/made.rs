@@ -23,7 +23,7 @@ pub struct MadeBlocks {
 }
 
 impl MadeBlocks {
-    pub fn new(blocks: Vec<Vec<Vec<u8>>>, piece_records: usize) -> Source {
+    pub fn source(blocks: Vec<Vec<Vec<u8>>>, piece_records: usize) -> Source {
         let info = blocks.iter().map(|records| {
             let bytes = records.iter().map(|r| r.len() as u64 + 1).sum();
             Block { bytes, fetch_bytes: bytes }
@@ -39,7 +39,7 @@ impl MadeBlocks {
             next += 1;
             (next - 1).to_le_bytes().to_vec()
         };
-        Self::new(sizes.iter().map(|&size| (0..size).map(&mut record).collect()).collect(), piece_records)
+        Self::source(sizes.iter().map(|&size| (0..size).map(&mut record).collect()).collect(), piece_records)
     }
 }
 
@@ -76,7 +76,7 @@ pub struct MadeRows {
 }
 
 impl MadeRows {
-    pub fn new(num_rows: Option<u64>) -> Source {
+    pub fn source(num_rows: Option<u64>) -> Source {
         Source::Indexed(Arc::new(Self { manifest: Manifest::new("made", vec![], ""), num_rows }))
     }
 }
@@ -121,7 +121,7 @@ pub struct MadeDecoder {
 }
 
 impl MadeDecoder {
-    pub fn new(kind: Kind, jitter: bool) -> Arc<dyn Decoder> {
+    pub fn shared(kind: Kind, jitter: bool) -> Arc<dyn Decoder> {
         let num_vars = match kind {
             Kind::Number => 1,
             Kind::Bytes(window) => window,
@@ -204,7 +204,7 @@ impl Seen {
 /// Everything a stream delivers, and the error that ended it, if one did.
 pub fn run(
     source: &Source,
-    decoder: Arc<dyn Decoder>,
+    decoder: &Arc<dyn Decoder>,
     batch: &BatchSpec,
     options: &StreamOptions,
     start: Cursor,
