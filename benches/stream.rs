@@ -4,6 +4,8 @@
 //! data of the same shape that it makes itself. Everything is measured in turns within one run, and the medians are
 //! compared: the ratio is what counts, not the times of one machine on one day.
 
+#[path = "../tests/common/data_folder.rs"]
+mod data_folder;
 #[path = "../tests/common/shards.rs"]
 #[allow(dead_code, clippy::unwrap_used)]
 mod shards;
@@ -62,9 +64,7 @@ fn main() -> Result<()> {
 
 /// The token file and the pattern of the text shards.
 fn data(made: &Path) -> (PathBuf, String) {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folder = std::env::var_os("ANEMONE_DATA").map_or_else(|| here.join("../shared/data"), PathBuf::from);
-    let wikitext = folder.join("wikitext2");
+    let wikitext = data_folder::data_folder().join("wikitext2");
     if wikitext.join("train.bin").is_file() {
         println!("data: wikitext2");
         return (wikitext.join("train.bin"), wikitext.join("train-*.parquet").display().to_string());

@@ -5,9 +5,11 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
+#[path = "common/data_folder.rs"]
+mod data_folder;
+
 use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use anemone::backend::Backend;
@@ -20,19 +22,7 @@ use arrow::array::{AsArray, UInt8Array};
 use arrow::datatypes::UInt8Type;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-/// The folder of a data set, if it is there.
-fn data(name: &str) -> Option<PathBuf> {
-    let root = std::env::var_os("ANEMONE_DATA")
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data"), PathBuf::from);
-    let folder = root.join(name);
-    if !folder.is_dir() {
-        // Not `eprintln!`, which the test runner captures: a skipped test must not look like one that ran.
-        let message = format!("skipped: the data set {name} is not here; name its folder's parent in ANEMONE_DATA\n");
-        std::io::stderr().write_all(message.as_bytes()).unwrap();
-        return None;
-    }
-    Some(folder)
-}
+use self::data_folder::data;
 
 /// A Parquet file with one `uint8` column per variable.
 fn read(path: &Path) -> Batch {
