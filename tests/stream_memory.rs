@@ -29,9 +29,18 @@ fn peak_memory() -> u64 {
 #[test]
 #[cfg(target_os = "linux")]
 fn peak_memory_is_flat_over_a_stream_fifty_times_its_budget() {
+    // glibc keeps a heap per thread, and these fill up one by one: a few per cent that are not ours. With a single heap, in
+    // a process of its own, what is measured is what the stages hold.
+    if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
+        let name = "peak_memory_is_flat_over_a_stream_fifty_times_its_budget";
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args([name, "--exact", "--nocapture"]).env("MALLOC_ARENA_MAX", "1");
+        assert!(again.status().unwrap().success());
+        return;
+    }
     let memory: u64 = 4 << 20;
     let dir = tempfile::tempdir().unwrap();
-    // One file of the size of the budget, records between 40 and 4,000 tokens, under sixty names.
+    // One file of the size of the budget, records between 40 and 4,000 tokens, under 80 names.
     let mut rng = Rng::new(3);
     let mut lists = ListBuilder::new(UInt16Builder::new());
     let mut tokens = 0u64;
@@ -41,9 +50,9 @@ fn peak_memory_is_flat_over_a_stream_fifty_times_its_budget() {
         lists.append(true);
         tokens += length;
     }
-    let first = dir.path().join("tokens-00.parquet");
+    let first = dir.path().join("tokens-000.parquet");
     shards::write_parquet(&first, "input_ids", Arc::new(lists.finish()), 64);
-    (1..60).for_each(|i| fs::hard_link(&first, dir.path().join(format!("tokens-{i:02}.parquet"))).unwrap());
+    (1..80).for_each(|i| fs::hard_link(&first, dir.path().join(format!("tokens-{i:03}.parquet"))).unwrap());
 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -66,7 +75,7 @@ fn peak_memory_is_flat_over_a_stream_fifty_times_its_budget() {
         }
         let (early, late) = (early.unwrap(), peak_memory());
         println!("{} budgets read; peak {early} bytes after 10, {late} at the end", bytes / memory);
-        assert!(bytes > 50 * memory, "{bytes} bytes are not fifty budgets");
+        assert!(bytes > 60 * memory, "{bytes} bytes are not fifty budgets more");
         assert!(late as f64 <= 1.1 * early as f64, "{late} bytes at the end, {early} after ten budgets");
     });
 }
