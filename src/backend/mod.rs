@@ -79,6 +79,19 @@ impl BatchReport {
     }
 }
 
+/// Seconds of work since a backend was made, by phase: those of all its threads together, divided by their number.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PhaseSeconds {
+    /// Values of all nodes.
+    pub forward: f64,
+    /// Flows of all nodes.
+    pub backward: f64,
+    /// Flows of the parameters.
+    pub flows: f64,
+    /// Momentum, top-down probabilities and the M-step.
+    pub update: f64,
+}
+
 /// How much of the old parameters an EM update keeps: `retain[r] = scale·(rows[r] + offset)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Retain {
@@ -122,6 +135,9 @@ pub struct AdamStep {
 pub trait Backend: Send {
     /// The circuit.
     fn circuit(&self) -> &Arc<Circuit>;
+
+    /// Where the time went so far.
+    fn phase_seconds(&self) -> PhaseSeconds;
 
     /// A copy of the parameters.
     fn params(&self) -> Result<Params>;

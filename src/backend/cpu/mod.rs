@@ -30,7 +30,7 @@ use self::forward::{Pass, forward};
 use self::log_space::Row;
 use self::param_flows::add_param_flows;
 use self::update::Update;
-use super::{AdamStep, Backend, BatchReport, EmUpdate, FlowPrecision, FlowsId, RowsId, Tensor};
+use super::{AdamStep, Backend, BatchReport, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, RowsId, Tensor};
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -87,6 +87,7 @@ pub struct CpuBackend {
     micro_batch: usize,
     /// Working memory, kept from batch to batch.
     chunks: Vec<Chunk>,
+    phases: PhaseSeconds,
 }
 
 impl CpuBackend {
@@ -106,7 +107,8 @@ impl CpuBackend {
         let theta = params.values().to_vec();
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let (flows, rows, chunks) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { id, circuit, plan, theta, flows, rows, pool, micro_batch, chunks })
+        let phases = PhaseSeconds::default();
+        Ok(Self { id, circuit, plan, theta, flows, rows, pool, micro_batch, chunks, phases })
     }
 
     /// Rows worked on at once: as many as the memory budget holds.
@@ -161,6 +163,10 @@ fn foreign_handle() -> Error {
 impl Backend for CpuBackend {
     fn circuit(&self) -> &Arc<Circuit> {
         &self.circuit
+    }
+
+    fn phase_seconds(&self) -> PhaseSeconds {
+        self.phases
     }
 
     fn params(&self) -> Result<Params> {
