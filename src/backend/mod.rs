@@ -116,6 +116,64 @@ pub struct EmUpdate {
     pub smoothing: Smoothing,
 }
 
+/// Where the mass comes from that an EM step retains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RetainSource {
+    /// The top-down probability of the row: anemone.
+    TopDown,
+    /// The mass of the row's flows, corrected for the start of momentum: mini-batch EM.
+    RowMasses,
+}
+
+/// One whole EM step from one batch: flows ← keep·flows + gain·Σ, then θ' = normalise(retain·θ + correction·flows). What
+/// the verbs `scale`, `add_flows`, `top_down` or `row_masses`, and `em_update` do one after the other, as one verb, so
+/// that a backend may do all of it while a block is in its caches.
+#[derive(Clone, Copy, Debug)]
+pub struct EmStep {
+    /// The momentum flows, in single precision.
+    pub flows: FlowsId,
+    /// β.
+    pub keep: f64,
+    /// (1−β)/weight of the batch.
+    pub gain: f64,
+    /// Row masses of `flows`, kept up with them: nobody has to add up a vocabulary. Belongs to `flows`, and is saved with them.
+    pub masses: RowsId,
+    /// What is retained.
+    pub source: RetainSource,
+    /// How much of it: scale·(mass + offset), as in [`Retain`].
+    pub scale: f64,
+    /// See [`Retain`].
+    pub offset: f64,
+    /// Scales the flows: the bias correction of momentum, or 1.
+    pub correction: f64,
+    /// What keeps rows away from zero.
+    pub smoothing: Smoothing,
+    /// A row buffer that the step may write to.
+    pub spare: RowsId,
+}
+
+impl EmStep {
+    /// The step, verb by verb. What every backend falls back on, and what fused ones are compared with.
+    pub fn by_verbs<B: Backend + ?Sized>(&self, backend: &mut B, batch: &Batch) -> Result<BatchReport> {
+        backend.scale(self.flows, self.keep)?;
+        let report = backend.add_flows(batch, self.gain, self.flows)?;
+        self.update_by_verbs(backend)?;
+        Ok(report)
+    }
+
+    /// The part after the flows are in.
+    pub(crate) fn update_by_verbs<B: Backend + ?Sized>(&self, backend: &mut B) -> Result<()> {
+        backend.row_masses(self.flows, 1.0, self.masses)?;
+        match self.source {
+            RetainSource::TopDown => backend.top_down(self.spare)?,
+            RetainSource::RowMasses => backend.row_masses(self.flows, self.correction, self.spare)?,
+        }
+        let Self { flows, smoothing, scale, offset, .. } = *self;
+        let retain = Some(Retain { rows: self.spare, scale, offset });
+        backend.em_update(&EmUpdate { retain, flows, gain: self.correction, smoothing })
+    }
+}
+
 /// One step of Adam on φ = log θ.
 #[derive(Clone, Copy, Debug)]
 pub struct AdamStep {
@@ -159,6 +217,9 @@ pub trait Backend: Send {
 
     /// The M-step of every EM optimizer.
     fn em_update(&mut self, update: &EmUpdate) -> Result<()>;
+
+    /// A whole EM step from one batch.
+    fn em_step(&mut self, batch: &Batch, step: &EmStep) -> Result<BatchReport>;
 
     /// flows = gain·flows − TD·θ: the gradient of the mean log-likelihood on φ at a normalised circuit.
     /// Refused for circuits with densities, whose parameters are not weights.

@@ -147,7 +147,8 @@ async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Mac
         }
         _ => (in_order(&inputs, args.rows)?, args.rows),
     };
-    let options = CpuOptions { threads: machine.threads, memory_budget: machine.memory_budget() };
+    let options =
+        CpuOptions { threads: machine.threads, memory_budget: machine.memory_budget(), ..CpuOptions::default() };
     let mut backend = CpuBackend::new(model.circuit.clone(), &model.params, &options)?;
     evaluate(&mut stream, rows, async |batch| backend.log_likelihoods(&batch)).await
 }

@@ -181,6 +181,11 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// No rows and no columns: what a pass is given that reads none.
+    pub(crate) fn empty() -> Self {
+        Self { num_rows: 0, columns: Vec::new(), missing: Vec::new(), weights: None }
+    }
+
     /// A batch of columns of equal length.
     pub fn from_columns(columns: Vec<Column>) -> Result<Self> {
         let num_rows = columns.first().map_or(0, Column::len);

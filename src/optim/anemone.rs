@@ -5,10 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Window};
+use super::window::{FlowWindow, Retaining, Window};
 use super::windowed::{Rule, Windowed};
 use super::{Optimizer, Schedule, check_smoothing};
-use crate::backend::{Backend, EmUpdate, Retain, RowsId};
+use crate::backend::{Backend, RetainSource};
 use crate::circuit::Smoothing;
 use crate::error::Result;
 
@@ -38,32 +38,40 @@ impl Default for AnemoneSpec {
 }
 
 impl AnemoneSpec {
-    /// Checks the options and allocates momentum flows and top-down probabilities.
+    /// Checks the options and allocates momentum flows.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         self.step.check(1.0)?;
         check_smoothing(self.smoothing)?;
         let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
-        let rule = Anemone { smoothing: self.smoothing, top_down: backend.new_rows()? };
+        let rule = Anemone { smoothing: self.smoothing };
         Ok(Box::new(Windowed { rule, step: self.step, window }))
     }
 }
 
 struct Anemone {
     smoothing: Smoothing,
-    top_down: RowsId,
 }
 
 impl Rule for Anemone {
     const NAME: &'static str = "anemone";
 
     fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
-        let Window { flows, gain, .. } = window;
-        backend.top_down(self.top_down)?;
-        backend.em_update(&EmUpdate {
-            retain: Some(Retain { rows: self.top_down, scale: (1.0 - alpha) / alpha, offset: 0.0 }),
-            flows,
-            gain,
+        self.at(alpha).update(backend, window)
+    }
+
+    fn retaining(&self, alpha: f64) -> Option<Retaining> {
+        Some(self.at(alpha))
+    }
+}
+
+impl Anemone {
+    /// What a step of size α retains.
+    fn at(&self, alpha: f64) -> Retaining {
+        Retaining {
+            source: RetainSource::TopDown,
+            scale: (1.0 - alpha) / alpha,
+            offset: 0.0,
             smoothing: self.smoothing.scaled(1.0 / alpha), // PyJuice adds ε to α·F + (1−α)·TD·θ; this is 1/α of that
-        })
+        }
     }
 }

@@ -4,10 +4,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Window};
+use super::window::{FlowWindow, Retaining, Window};
 use super::windowed::{Rule, Windowed};
 use super::{Optimizer, Schedule, check_smoothing};
-use crate::backend::{Backend, EmUpdate, Retain, RowsId};
+use crate::backend::{Backend, RetainSource};
 use crate::circuit::Smoothing;
 use crate::error::Result;
 
@@ -37,37 +37,41 @@ impl Default for MiniBatchEmSpec {
 }
 
 impl MiniBatchEmSpec {
-    /// Checks the options and allocates flows and their row masses.
+    /// Checks the options and allocates flows.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         self.step.check(1.0)?;
         check_smoothing(self.smoothing)?;
         let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
-        let rule = MiniBatchEm { smoothing: self.smoothing, masses: backend.new_rows()? };
+        let rule = MiniBatchEm { smoothing: self.smoothing };
         Ok(Box::new(Windowed { rule, step: self.step, window }))
     }
 }
 
 struct MiniBatchEm {
     smoothing: Smoothing,
-    masses: RowsId,
 }
 
 impl Rule for MiniBatchEm {
     const NAME: &'static str = "mini_batch_em";
 
     fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
-        let Window { flows, gain, .. } = window;
-        backend.row_masses(flows, gain, self.masses)?;
+        self.at(alpha).update(backend, window)
+    }
+
+    fn retaining(&self, alpha: f64) -> Option<Retaining> {
+        Some(self.at(alpha))
+    }
+}
+
+impl MiniBatchEm {
+    /// What a step of size α retains.
+    fn at(&self, alpha: f64) -> Retaining {
         // With ε: (1−α)·θ + α·(F + ε/c)/(ΣF + ε) is normalise((1−α)/α·(ΣF + ε)·θ + F + ε/c).
         let offset = match self.smoothing {
             Smoothing::Absolute(epsilon) => epsilon,
             Smoothing::Relative(_) => 0.0,
         };
-        backend.em_update(&EmUpdate {
-            retain: Some(Retain { rows: self.masses, scale: (1.0 - alpha) / alpha, offset }),
-            flows,
-            gain,
-            smoothing: self.smoothing,
-        })
+        let scale = (1.0 - alpha) / alpha;
+        Retaining { source: RetainSource::RowMasses, scale, offset, smoothing: self.smoothing }
     }
 }

@@ -4,7 +4,8 @@
 
 use super::check_option;
 use super::state::OptimizerState;
-use crate::backend::{Backend, BatchReport, FlowPrecision, FlowsId};
+use crate::backend::{Backend, BatchReport, EmStep, FlowPrecision, FlowsId, RetainSource, RowsId};
+use crate::circuit::Smoothing;
 use crate::data::Batch;
 use crate::error::{Error, Result};
 
@@ -16,6 +17,32 @@ pub(super) struct Window {
     pub gain: f64,
     /// Updates made before this one.
     pub updates: u64,
+    /// Row masses of `flows`, where the last update left them, and a row buffer that an update may write to.
+    masses: RowsId,
+    spare: RowsId,
+}
+
+/// What an EM rule keeps of the old parameters: scale·(mass + offset) of each row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Retaining {
+    pub source: RetainSource,
+    pub scale: f64,
+    pub offset: f64,
+    pub smoothing: Smoothing,
+}
+
+impl Retaining {
+    /// The update of a complete window.
+    pub fn update(self, backend: &mut dyn Backend, window: Window) -> Result<()> {
+        self.em_step(window, 0.0, 0.0).update_by_verbs(backend)
+    }
+
+    /// A step that also gathers the window's flows: flows = keep·flows + gain·Σ.
+    fn em_step(self, window: Window, keep: f64, gain: f64) -> EmStep {
+        let Self { source, scale, offset, smoothing } = self;
+        let Window { flows, masses, spare, gain: correction, .. } = window;
+        EmStep { flows, keep, gain, masses, source, scale, offset, correction, smoothing, spare }
+    }
 }
 
 /// Gathers the flows of the next update.
@@ -33,6 +60,9 @@ pub(super) struct FlowWindow {
     momentum: f64,
     /// T: how many windows the moving average holds.
     updates: u64,
+    /// Row masses of `flows`, where an EM rule is told from them; saved with `flows`, because they are not added up anew.
+    masses: RowsId,
+    spare: RowsId,
 }
 
 impl FlowWindow {
@@ -44,7 +74,35 @@ impl FlowWindow {
             1 => None,
             _ => Some(backend.new_flows(FlowPrecision::Double)?),
         };
-        Ok(Self { flows, pending, pending_weight: 0.0, pending_batches: 0, batches_per_update, momentum, updates: 0 })
+        let (masses, spare) = (backend.new_rows()?, backend.new_rows()?);
+        Ok(Self {
+            flows,
+            pending,
+            pending_weight: 0.0,
+            pending_batches: 0,
+            batches_per_update,
+            momentum,
+            updates: 0,
+            masses,
+            spare,
+        })
+    }
+
+    /// Whether every batch makes an update of its own.
+    pub fn is_one_batch(&self) -> bool {
+        self.pending.is_none()
+    }
+
+    /// Takes in a batch that makes an update of its own, and makes it. Whether there was one to make: a batch may weigh
+    /// nothing.
+    pub fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch, rule: Retaining) -> Result<(BatchReport, bool)> {
+        backend.circuit().check_batch(batch)?; // before anything is scaled: a refused batch leaves no trace
+        let weight = batch.total_weight();
+        if weight == 0.0 {
+            return Ok((BatchReport { num_rows: batch.num_rows(), ..BatchReport::default() }, false));
+        }
+        let step = rule.em_step(self.read(), self.momentum, (1.0 - self.momentum) / weight);
+        Ok((backend.em_step(batch, &step)?, true))
     }
 
     /// Takes in a batch. Whether it completes a window, and an update is due.
@@ -83,7 +141,7 @@ impl FlowWindow {
     /// What an update is made from.
     pub fn read(&self) -> Window {
         let gain = 1.0 / (1.0 - self.momentum.powf(self.updates as f64 + 1.0)); // 1/(1−β^(T+1))
-        Window { flows: self.flows, gain, updates: self.updates }
+        Window { flows: self.flows, gain, updates: self.updates, masses: self.masses, spare: self.spare }
     }
 
     /// Notes that the update is made.
@@ -97,6 +155,7 @@ impl FlowWindow {
         state.numbers.insert("pending_weight".into(), self.pending_weight);
         if self.momentum > 0.0 {
             state.buffers.insert("momentum_flows".into(), backend.save_flows(self.flows)?);
+            state.buffers.insert("momentum_masses".into(), backend.save_rows(self.masses)?);
         }
         if let Some(pending) = self.pending.filter(|_| self.pending_batches > 0) {
             state.buffers.insert("pending_flows".into(), backend.save_flows(pending)?);
@@ -109,6 +168,7 @@ impl FlowWindow {
         let weight = state.number("pending_weight")?;
         if self.momentum > 0.0 {
             backend.load_flows(self.flows, state.buffer("momentum_flows")?)?;
+            backend.load_rows(self.masses, state.buffer("momentum_masses")?)?;
         }
         if batches > 0 {
             let saved = state.buffer("pending_flows")?;

@@ -1,7 +1,7 @@
 //! What every optimizer that updates during an epoch shares: gather a window of flows, apply a rule, count.
 
 use super::state::OptimizerState;
-use super::window::{FlowWindow, Window};
+use super::window::{FlowWindow, Retaining, Window};
 use super::{Optimizer, Schedule, StepReport};
 use crate::backend::{Backend, FlowsId, RowsId};
 use crate::data::Batch;
@@ -14,6 +14,11 @@ pub(super) trait Rule: Send {
 
     /// Moves the parameters by a step of size `step`. Rules without momentum may overwrite the window's flows.
     fn update(&mut self, backend: &mut dyn Backend, window: Window, step: f64) -> Result<()>;
+
+    /// For an EM rule that is told by what it retains: the same, as data, so that a backend can fuse it with the E-step.
+    fn retaining(&self, _step: f64) -> Option<Retaining> {
+        None
+    }
 
     /// Buffers that the next update depends on, by name.
     fn buffers(&self) -> Vec<(&'static str, Buffer)> {
@@ -60,6 +65,16 @@ impl<R: Rule> Optimizer for Windowed<R> {
     }
 
     fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<StepReport> {
+        let step = self.step.at(self.window.read().updates);
+        if self.window.is_one_batch()
+            && let Some(rule) = self.rule.retaining(step)
+        {
+            let (batch, due) = self.window.learn(backend, batch, rule)?;
+            if due {
+                self.window.updated();
+            }
+            return Ok(StepReport { batch, step: due.then_some(step) });
+        }
         let (batch, due) = self.window.add(backend, batch)?;
         let step = if due { Some(self.update(backend)?) } else { None };
         Ok(StepReport { batch, step })

@@ -209,7 +209,8 @@ impl Inputs {
             )));
         }
         let start = initial_params(&spec.circuit, &circuit)?;
-        let options = CpuOptions { threads: machine.threads, memory_budget: machine.memory_budget() };
+        let options =
+            CpuOptions { threads: machine.threads, memory_budget: machine.memory_budget(), ..CpuOptions::default() };
         let mut backend = Box::new(CpuBackend::new(circuit, &start, &options)?);
         let optimizer = spec.learn.optimizer.build(&mut *backend).map_err(|e| e.at("learn"))?;
         Ok((backend, optimizer))

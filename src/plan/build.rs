@@ -84,7 +84,8 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                 let value = values.take(node.units);
                 for group in &plan_groups {
                     let gain = View { buffer: value, start: group.start, units: group.units };
-                    uses[group.param.index()].push(Use::Sum { gain, panel: group.panel });
+                    let flow = View { buffer: flow, ..gain };
+                    uses[group.param.index()].push(Use::Sum { gain, panel: group.panel, flow });
                 }
                 steps.push(Step::Sum(SumStep { groups: plan_groups, value, flow, clear: Vec::new() }));
                 Some(value)

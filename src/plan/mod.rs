@@ -144,6 +144,8 @@ pub enum Use {
         gain: View,
         /// What it mixes.
         panel: View,
+        /// The group's flow.
+        flow: View,
     },
     /// An input: the flow of each row belongs to that row's value.
     Input {

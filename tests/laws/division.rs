@@ -60,7 +60,7 @@ fn micro_batches_agree_with_one_large_batch() {
         let data = weighted(case.batch_with_missing(13, 4));
         let mut whole = cpu(&case.circuit, &case.params);
         assert!(whole.micro_batch_rows() >= 13);
-        let options = CpuOptions { threads: Some(2), memory_budget: 1 };
+        let options = CpuOptions { threads: Some(2), memory_budget: 1, ..CpuOptions::default() };
         let mut cut = cpu_with(&case.circuit, &case.params, &options);
         assert_eq!(cut.micro_batch_rows(), 1);
         let (a, b) = (cut.log_likelihoods(&data).unwrap(), whole.log_likelihoods(&data).unwrap());

@@ -1,45 +1,76 @@
-//! The backward pass: the flow of every node for a chunk of rows.
+//! The backward pass: the flow of every node for a tile of rows, step by step.
 //!
 //! For a sum with flow F and value v, G = F/v; then the flow of what it mixes is v_panel ⊙ (G·W), and the flow of its
-//! weights W ⊙ (Gᵀ·v_panel), which `param_flows` sums over all rows. A product passes its flow to every factor.
+//! weights W ⊙ (Gᵀ·v_panel), which `weights` sums over all rows. A product passes its flow to every factor.
 
-use super::chunk::Chunk;
+use super::chunk::{Chunk, TileState};
 use super::forward::Pass;
-use super::matrix::{Matrix, MatrixMut, multiply};
+use super::kernels::multiversion;
+use super::kernels::product::{Matrix, MatrixMut, multiply, multiply_transposed};
 use super::scaled::ZERO;
+use super::worker::{Phase, Scratch};
 use crate::plan::{PlanGroup, ProductStep, Step, SumStep};
 
-/// Above this, G may overflow in the sums that follow: such a row is left to `log_space`.
-const LARGEST_GAIN: f32 = f32::from_bits((127 + 100) << 23);
-
-/// Computes all flows of a chunk after `forward`, with the root's flow of each row given by `root_flow`. Degenerate
-/// rows, also those found on the way, take no part.
-pub(super) fn backward(pass: Pass<'_>, chunk: &mut Chunk, root_flow: impl Fn(usize) -> f32) {
-    let root = chunk.span(pass.plan.root_flow).start;
-    for row in 0..chunk.num_rows() {
-        let possible = chunk.log_likelihoods[row] > f64::NEG_INFINITY && !chunk.degenerate[row];
-        chunk.flows[root + row] = if possible { root_flow(chunk.rows.start + row) } else { 0.0 };
-    }
-    for step in pass.plan.steps.iter().rev() {
-        match step {
-            Step::Input(_) => {}
-            Step::Product(product) => product_backward(chunk, product),
-            Step::Sum(sum) => sum_backward(pass, chunk, sum),
-        }
-    }
-    if chunk.degenerate.contains(&true) {
-        chunk.clear_degenerate(pass.plan);
+/// Gives the root of every row its flow: none to rows that are impossible or that linear space cannot hold, and 1 to
+/// the marginal row, which makes its flows top-down probabilities.
+pub(super) fn start(pass: Pass<'_>, chunk: &Chunk, state: &TileState, root_flow: impl Fn(usize) -> f32) {
+    // SAFETY: this tile belongs to the calling thread, and nothing has read its flows yet.
+    let root = unsafe { chunk.flows.get_mut(chunk.span(pass.plan.root_flow)) };
+    for (row, flow) in root.iter_mut().enumerate() {
+        let possible = state.log_likelihoods[row] > f64::NEG_INFINITY && !state.degenerate[row];
+        *flow = match row < chunk.rows.len() {
+            _ if !possible => 0.0,
+            true => root_flow(chunk.rows.start + row),
+            false => 1.0,
+        };
     }
 }
 
-fn product_backward(chunk: &mut Chunk, product: &ProductStep) {
-    let rows = chunk.num_rows();
-    let span = chunk.span(product.flow);
+/// Runs one step for a tile. `tied` names the accumulator of each block that several nodes share.
+pub(super) fn backward(
+    pass: Pass<'_>,
+    chunk: &Chunk,
+    state: &mut TileState,
+    scratch: &mut Scratch,
+    step: &Step,
+    tied: &[Option<usize>],
+) {
+    match step {
+        Step::Input(_) => {}
+        Step::Product(product) => product_flows(pass.isa, chunk, product),
+        Step::Sum(sum) => {
+            for buffer in &sum.clear {
+                // SAFETY: nobody reads a flow buffer before all its contributions are in, and the tile is ours.
+                unsafe { chunk.flows.get_mut(chunk.span(*buffer)) }.fill(0.0);
+            }
+            for group in &sum.groups {
+                gains(pass.isa, chunk, state, sum, group);
+                sum_product(pass, chunk, state, scratch, sum, group);
+                panel_flows(pass.isa, chunk, state, group);
+                if let Some(index) = tied[group.param.index()] {
+                    scratch.clock.lap(Phase::Backward);
+                    add_tied(pass, chunk, state, scratch, sum, group, index);
+                    scratch.clock.lap(Phase::Flows);
+                }
+            }
+        }
+    }
+}
+
+multiversion! {
+    fn product_flows(chunk: &Chunk, product: &ProductStep) = product_backward;
+    fn gains(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup) = divide_flow;
+    fn panel_flows(chunk: &Chunk, state: &TileState, group: &PlanGroup) = spread;
+}
+
+#[inline(always)]
+fn product_backward(chunk: &Chunk, product: &ProductStep) {
     for factor in &product.factors {
         let Some(target) = factor.flow else { continue };
-        let (below, flow) = chunk.flows.split_at_mut(span.start);
-        let flow = &flow[..span.len()];
-        let into = &mut below[target.buffer.at * rows..(target.buffer.at + target.buffer.units) * rows];
+        // SAFETY: a factor's buffer is another than the product's, whose contributions are all in; nobody reads the
+        // factor's before this step is done, and the tile is this thread's.
+        let (flow, into) =
+            unsafe { (chunk.flows.get(chunk.span(product.flow)), chunk.flows.get_mut(chunk.span(target.buffer))) };
         match &factor.map {
             None if target.first => into.copy_from_slice(flow),
             None => into.iter_mut().zip(flow).for_each(|(x, f)| *x += f),
@@ -56,76 +87,110 @@ fn product_backward(chunk: &mut Chunk, product: &ProductStep) {
     }
 }
 
-fn sum_backward(pass: Pass<'_>, chunk: &mut Chunk, sum: &SumStep) {
-    let rows = chunk.num_rows();
-    for buffer in &sum.clear {
-        let span = chunk.span(*buffer);
-        chunk.flows[span].fill(0.0);
-    }
-    for group in &sum.groups {
-        divide_flow(chunk, sum, group);
-
-        // scratch = G·W
-        let gain = &chunk.values[sum.value.at * rows + group.start..];
-        let cols = group.panel.units;
-        multiply(
-            MatrixMut::new(&mut chunk.scratch, rows, cols, cols),
-            false,
-            Matrix::new(gain, rows, group.units, sum.value.units),
-            Matrix::new(pass.block(group.param), group.units, cols, cols),
-        );
-
-        // flow of the children = v_panel ⊙ scratch
-        let panel = group.panel;
-        let mut col = 0;
-        for (i, &(target, start)) in group.targets.iter().enumerate() {
-            let units = group.gathered.get(i).map_or(panel.units, |view| view.units);
-            let stride = target.buffer.units;
-            let span = chunk.span(target.buffer);
-            let into = &mut chunk.flows[span];
-            for row in 0..rows {
-                let values = (panel.buffer.at * rows + row * panel.buffer.units) + panel.start + col;
-                let values = &chunk.values[values..values + units];
-                let products = &chunk.scratch[row * cols + col..row * cols + col + units];
-                let into = &mut into[row * stride + start..row * stride + start + units];
-                let terms = into.iter_mut().zip(values).zip(products);
-                if target.first {
-                    terms.for_each(|((x, v), p)| *x = v * p);
-                } else {
-                    terms.for_each(|((x, v), p)| *x += v * p);
-                }
-            }
-            col += units;
+/// Replaces a group's values by G = F/v, both at the scale of the panel, so that no scale is left to carry.
+#[inline(always)]
+fn divide_flow(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup) {
+    let units = sum.value.units;
+    // SAFETY: the sum's values are this step's alone by now: its parents are done. Its flow is complete. The tile is ours.
+    let (values, flows) =
+        unsafe { (chunk.values.get_mut(chunk.span(sum.value)), chunk.flows.get(chunk.span(sum.flow))) };
+    let scales = &state.scales[chunk.scale_span(sum.value)];
+    let panel_scales = &state.scales[chunk.scale_span(group.panel.buffer)];
+    let rows = values.chunks_exact_mut(units).zip(flows.chunks_exact(units)).zip(scales.iter().zip(panel_scales));
+    for (row, ((values, flows), (own, panel))) in rows.enumerate() {
+        let values = &mut values[group.start..group.start + group.units];
+        let flows = &flows[group.start..group.start + group.units];
+        if state.degenerate[row] || own.exponent <= ZERO || panel.exponent <= ZERO {
+            values.fill(0.0);
+        } else if own.exponent == panel.exponent {
+            values.iter_mut().zip(flows).for_each(|(value, &flow)| {
+                let gain = flow / *value;
+                *value = if *value > 0.0 { gain } else { 0.0 };
+            });
+        } else {
+            // 2^(panel − own): the forward pass has seen to it that the result stays in range.
+            let factor = 2f32.powi((panel.exponent - own.exponent).clamp(-150, 150) as i32);
+            values.iter_mut().zip(flows).for_each(|(value, &flow)| {
+                let gain = flow / *value * factor;
+                *value = if *value > 0.0 { gain } else { 0.0 };
+            });
         }
     }
 }
 
-/// Replaces a group's values by G = F/v, both at the scale of the panel, so that no scale is left to carry.
-fn divide_flow(chunk: &mut Chunk, sum: &SumStep, group: &PlanGroup) {
-    let rows = chunk.num_rows();
-    let units = sum.value.units;
-    let (scales, panel_scales) = (chunk.scale_span(sum.value), chunk.scale_span(group.panel.buffer));
-    let (values, flows) = (chunk.span(sum.value), chunk.span(sum.flow));
-    for row in 0..rows {
-        let (own, panel) = (chunk.scales[scales.start + row].exponent, chunk.scales[panel_scales.start + row].exponent);
-        let at = row * units + group.start;
-        let values = &mut chunk.values[values.start + at..values.start + at + group.units];
-        let flows = &chunk.flows[flows.start + at..flows.start + at + group.units];
-        if chunk.degenerate[row] || own <= ZERO || panel <= ZERO {
-            values.fill(0.0);
-            continue;
+/// product = G·W.
+fn sum_product(
+    pass: Pass<'_>,
+    chunk: &Chunk,
+    state: &mut TileState,
+    scratch: &mut Scratch,
+    sum: &SumStep,
+    group: &PlanGroup,
+) {
+    let (rows, cols) = (chunk.num_rows(), group.panel.units);
+    // SAFETY: G was written by this step, the tile is ours, and parameters rest while tiles need them.
+    let (gains, weights) = unsafe { (&chunk.values.get(chunk.span(sum.value))[group.start..], pass.weights(group)) };
+    let packed = match &pass.packed[group.param.index()] {
+        Some(packed) => &packed.backward,
+        None => scratch.packs.backward(pass.isa, group.param, weights),
+    };
+    multiply(
+        pass.isa,
+        MatrixMut::new(&mut state.product, rows, cols, cols),
+        Matrix::new(gains, rows, group.units, sum.value.units),
+        packed,
+        &mut scratch.long_rows,
+    );
+}
+
+/// Flow of the children = v_panel ⊙ product.
+#[inline(always)]
+fn spread(chunk: &Chunk, state: &TileState, group: &PlanGroup) {
+    let panel = group.panel;
+    let mut col = 0;
+    for (i, &(target, start)) in group.targets.iter().enumerate() {
+        let units = group.gathered.get(i).map_or(panel.units, |view| view.units);
+        let stride = target.buffer.units;
+        // SAFETY: nobody reads the children's flows before this step is done; the panel's values are final; the
+        // tile is this thread's.
+        let (into, values) =
+            unsafe { (chunk.flows.get_mut(chunk.span(target.buffer)), chunk.values.get(chunk.span(panel.buffer))) };
+        let values = values.chunks_exact(panel.buffer.units);
+        let products = state.product.chunks_exact(panel.units);
+        for ((into, values), products) in into.chunks_exact_mut(stride).zip(values).zip(products) {
+            let into = &mut into[start..start + units];
+            let values = &values[panel.start + col..panel.start + col + units];
+            let terms = into.iter_mut().zip(values).zip(&products[col..col + units]);
+            if target.first {
+                terms.for_each(|((x, v), p)| *x = v * p);
+            } else {
+                terms.for_each(|((x, v), p)| *x += v * p);
+            }
         }
-        // 2^(panel − own): at least 2^−127 and at most 2^127 for rows in standard form, or the row is degenerate.
-        let factor = 2f32.powi((panel - own).clamp(-150, 150) as i32);
-        let mut largest = 0;
-        for (value, &flow) in values.iter_mut().zip(flows) {
-            let gain = flow / *value * factor;
-            *value = if *value > 0.0 && flow > 0.0 { gain } else { 0.0 };
-            largest = largest.max(value.to_bits());
-        }
-        if largest > LARGEST_GAIN.to_bits() {
-            chunk.degenerate[row] = true;
-            values.fill(0.0);
-        }
+        col += units;
     }
+}
+
+/// Adds Gᵀ·v_panel of this tile to the flows of weights that several nodes share, while both are in the cache.
+fn add_tied(
+    pass: Pass<'_>,
+    chunk: &Chunk,
+    state: &mut TileState,
+    scratch: &mut Scratch,
+    sum: &SumStep,
+    group: &PlanGroup,
+    index: usize,
+) {
+    let rows = chunk.rows.len(); // without the marginal row
+    if rows == 0 {
+        return;
+    }
+    // SAFETY: G and the panel are final, and the tile is ours.
+    let (gains, values) =
+        unsafe { (&chunk.values.get(chunk.span(sum.value))[group.start..], chunk.values.get(chunk.view(group.panel))) };
+    let gains = Matrix::new(gains, rows, group.units, sum.value.units);
+    let values = Matrix::new(values, rows, group.panel.units, group.panel.buffer.units);
+    state.tied[index].add(group.units, group.panel.units, |out, accumulate| {
+        multiply_transposed(pass.isa, out, accumulate, gains, values, &mut scratch.flow);
+    });
 }

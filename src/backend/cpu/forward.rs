@@ -1,14 +1,18 @@
-//! The forward pass: log p(x) of a chunk of rows.
+//! The forward pass: log p(x) of a tile of rows, step by step.
 //!
 //! sum: v_n = v_panel·Wᵀ, product: v_n = Π v_c, input: a table row or a density. Each row of each buffer is brought to
-//! standard form (`scaled`) as soon as it is computed.
+//! standard form (`scaled`) as soon as it is computed. A row that linear space cannot hold, forwards or backwards,
+//! is found here and marked: the backward pass then meets no surprises.
 
-use super::chunk::Chunk;
-use super::matrix::{Matrix, MatrixMut, multiply};
+use super::chunk::{Chunk, MISSING, TileState};
+use super::kernels::product::{Matrix, MatrixMut, Packed, multiply};
+use super::kernels::{Isa, multiversion};
 use super::scaled::{
-    DOUBTFUL, Extremes, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, is_above_loss, multiply_into,
-    normalize_row, standard_exponent, underflow_loss,
+    DOUBTFUL, Extremes, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
+    is_comfortable, multiply_into, multiply_rows, settle_row, standard_exponent, underflow_loss,
 };
+use super::shared::SharedSlice;
+use super::worker::Scratch;
 use crate::circuit::{Circuit, ParamId};
 use crate::data::Batch;
 use crate::plan::{Buffer, FactorSource, InputStep, Plan, PlanGroup, ProductStep, Step, SumStep};
@@ -18,75 +22,116 @@ use crate::plan::{Buffer, FactorSource, InputStep, Plan, PlanGroup, ProductStep,
 pub(super) struct Pass<'a> {
     pub circuit: &'a Circuit,
     pub plan: &'a Plan,
+    pub isa: Isa,
     /// The parameters, in the circuit's layout.
-    pub theta: &'a [f32],
+    pub theta: SharedSlice<'a, f32>,
+    /// Weights that several nodes share, packed beforehand; by block.
+    pub packed: &'a [Option<PackedWeights>],
     pub batch: &'a Batch,
+    /// The largest flow that a row can have at the root is below 2^this.
+    pub flow_bits: i64,
+}
+
+/// A weight matrix, packed for both directions.
+#[derive(Default)]
+pub(super) struct PackedWeights {
+    /// Wᵀ.
+    pub forward: Packed,
+    /// W.
+    pub backward: Packed,
 }
 
 impl<'a> Pass<'a> {
-    pub fn block(self, param: ParamId) -> &'a [f32] {
-        &self.theta[self.circuit.layout().block(param).values.clone()]
+    /// The parameters of a block.
+    ///
+    /// # Safety
+    /// Nobody updates the block while the slice lives: the schedule updates a block after every tile is done with it.
+    pub unsafe fn block(self, param: ParamId) -> &'a [f32] {
+        // SAFETY: the caller's.
+        unsafe { self.theta.get(self.circuit.layout().block(param).values.clone()) }
     }
 
-    /// The values of table inputs at a row; `None` where the variable is missing and they are all 1.
-    fn table_row(self, row: usize, var: usize, param: ParamId) -> Option<&'a [f32]> {
-        if self.batch.is_missing(row, var) {
-            return None;
-        }
-        let units = self.circuit.params()[param.index()].units;
-        let category = self.batch.column(var).category(row).expect("check_batch wants integers here") as usize;
-        Some(&self.block(param)[category * units..(category + 1) * units])
+    /// The weights of a group as a matrix.
+    ///
+    /// # Safety
+    /// As `block`.
+    pub unsafe fn weights(self, group: &PlanGroup) -> Matrix<'a> {
+        // SAFETY: the caller's.
+        let block = unsafe { self.block(group.param) };
+        Matrix::new(block, group.units, group.panel.units, group.panel.units)
     }
 }
 
-/// Computes the values of all buffers and the rows' log-likelihoods. Rows that linear space cannot hold are marked.
-pub(super) fn forward(pass: Pass<'_>, chunk: &mut Chunk) {
-    let mut mapped = Vec::new();
-    for step in &pass.plan.steps {
-        match step {
-            Step::Input(input) => input_forward(pass, chunk, input),
-            Step::Product(product) => product_forward(pass, chunk, product, &mut mapped),
-            Step::Sum(sum) => sum_forward(pass, chunk, sum),
+/// Runs one step for a tile.
+pub(super) fn forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, step: &Step) {
+    match step {
+        Step::Input(input) => input_values(pass.isa, pass, chunk, state, input),
+        Step::Product(product) => product_values(pass.isa, pass, chunk, state, scratch, product),
+        Step::Sum(sum) => {
+            for group in &sum.groups {
+                if !group.gathered.is_empty() {
+                    panel_values(pass.isa, chunk, state, group);
+                }
+                mix(pass, chunk, sum, group, scratch);
+            }
+            sum_scales(pass.isa, pass, chunk, state, scratch, sum);
         }
     }
-    let root = chunk.span(pass.plan.root_value).start;
+}
+
+multiversion! {
+    fn input_values(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, input: &InputStep) = input_forward;
+    fn product_values(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, product: &ProductStep)
+        = product_forward;
+    fn panel_values(chunk: &Chunk, state: &mut TileState, group: &PlanGroup) = gather_panel;
+    fn sum_scales(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep) = finish_sum;
+}
+
+/// Reads the log-likelihoods off the root once all steps are done.
+pub(super) fn finish(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState) {
+    // SAFETY: this tile belongs to the calling thread, and its forward pass is over.
+    let root = unsafe { chunk.values.get(chunk.span(pass.plan.root_value)) };
     let scales = chunk.scale_span(pass.plan.root_value).start;
-    for row in 0..chunk.num_rows() {
-        let (value, scale) = (chunk.values[root + row], chunk.scales[scales + row]);
+    for (row, &value) in root.iter().enumerate() {
+        let scale = state.scales[scales + row];
         let impossible = value == 0.0 || scale.exponent <= ZERO;
-        chunk.log_likelihoods[row] = match impossible {
+        state.log_likelihoods[row] = match impossible {
             true => f64::NEG_INFINITY,
             false => f64::from(value).ln() + scale.exponent as f64 * std::f64::consts::LN_2,
         };
         // An impossible row is believed only if nothing was lost on the way.
-        chunk.degenerate[row] = scale.loss > SOME_LOSS && (impossible || scale.loss > scale.exponent - SAFE_BITS);
+        state.degenerate[row] |= scale.loss > SOME_LOSS && (impossible || scale.loss > scale.exponent - SAFE_BITS);
     }
 }
 
-fn input_forward(pass: Pass<'_>, chunk: &mut Chunk, input: &InputStep) {
-    let (span, scales) = (chunk.span(input.value), chunk.scale_span(input.value));
-    let first_row = chunk.rows.start;
-    let out = &mut chunk.values[span];
+#[inline(always)]
+fn input_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, input: &InputStep) {
+    let scales = chunk.scale_span(input.value);
+    // SAFETY: the buffer is this step's own and the tile is this thread's; parameters rest while tiles need them.
+    let (out, block) = unsafe { (chunk.values.get_mut(chunk.span(input.value)), pass.block(input.param)) };
     let distribution = pass.circuit.distribution(input.param);
-    let block = pass.circuit.layout().block(input.param);
+    let layout = pass.circuit.layout().block(input.param);
+    let units = layout.units();
+    let first = layout.values.start;
     let params: Vec<Vec<f32>> = match distribution.is_table() {
         true => Vec::new(),
-        false => (0..block.units()).map(|u| block.value_positions(u).map(|i| pass.theta[i]).collect()).collect(),
+        false => (0..units).map(|u| layout.value_positions(u).map(|i| block[i - first]).collect()).collect(),
     };
     let mut logs = vec![0.0; params.len()];
-    for (row, (out, scale)) in out.chunks_exact_mut(input.value.units).zip(&mut chunk.scales[scales]).enumerate() {
-        let row = first_row + row;
-        *scale = if pass.batch.is_missing(row, input.var) {
-            out.fill(1.0);
-            normalize_row(out, 1f32.to_bits(), Scale::UNIT)
-        } else if distribution.is_table() {
-            out.copy_from_slice(pass.table_row(row, input.var, input.param).expect("it is not missing"));
-            let max = extremes(out).max;
-            normalize_row(out, max, Scale::UNIT)
-        } else {
-            let value = pass.batch.column(input.var).real(row);
+    for (row, (out, scale)) in out.chunks_exact_mut(units).zip(&mut state.scales[scales]).enumerate() {
+        *scale = if distribution.is_table() {
+            match chunk.categories(input.var)[row] {
+                MISSING => out.fill(1.0),
+                category => out.copy_from_slice(&block[category as usize * units..][..units]),
+            }
+            let seen = extremes(out);
+            settle_row(out, seen, Scale::UNIT)
+        } else if let Some(value) = chunk.real(pass.batch, row, input.var) {
             logs.iter_mut().zip(&params).for_each(|(log, params)| *log = distribution.log_prob(params, value));
             densities(out, &logs)
+        } else {
+            out.fill(1.0);
+            Scale::UNIT
         };
     }
 }
@@ -120,93 +165,138 @@ fn densities(out: &mut [f32], logs: &[f64]) -> Scale {
     Scale { exponent: exponent as i64, loss }
 }
 
-fn product_forward(pass: Pass<'_>, chunk: &mut Chunk, product: &ProductStep, mapped: &mut Vec<f32>) {
+#[inline(always)]
+fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, product: &ProductStep) {
     let units = product.value.units;
-    let (span, scale_span) = (chunk.span(product.value), chunk.scale_span(product.value));
-    let (rows, first_row) = (chunk.num_rows(), chunk.rows.start);
-    let (below, out) = chunk.values.split_at_mut(span.start);
-    let (scales_below, scales) = chunk.scales.split_at_mut(scale_span.start);
-    mapped.resize(units, 0.0);
+    let rows = chunk.num_rows();
+    // SAFETY: the buffer is this step's own and the tile is this thread's.
+    let all = unsafe { chunk.values.get_mut(chunk.span(product.value)) };
+    let scale_span = chunk.scale_span(product.value);
+    let (scales_below, scales) = state.scales.split_at_mut(scale_span.start);
+    scratch.mapped.resize(units, 0.0);
     for row in 0..rows {
-        let out = &mut out[row * units..(row + 1) * units];
+        let out = &mut all[row * units..(row + 1) * units];
         let mut scale = Scale::UNIT;
-        let mut max = None;
-        let mut is_empty = true;
+        let mut first: Option<&[f32]> = None;
+        let mut seen = None;
         for factor in &product.factors {
             let (values, factor_scale) = match factor.source {
-                FactorSource::Table { var, param } => match pass.table_row(first_row + row, var, param) {
-                    Some(values) => (values, Scale::UNIT),
-                    None => continue, // missing: a factor of one
+                FactorSource::Table { var, param } => match chunk.categories(var)[row] {
+                    MISSING => continue, // a factor of one
+                    category => {
+                        let layout = pass.circuit.layout().block(param);
+                        let start = layout.values.start + category as usize * layout.units();
+                        // SAFETY: parameters rest while tiles need them.
+                        let values = unsafe { pass.theta.get(start..start + layout.units()) };
+                        (values, Scale::UNIT)
+                    }
                 },
                 FactorSource::Value(buffer) => {
-                    let start = buffer.at * rows + row * buffer.units;
-                    (&below[start..start + buffer.units], scales_below[buffer.scale * rows + row])
-                }
-            };
-            let values = match &factor.map {
-                None => values,
-                Some(map) => {
-                    mapped.iter_mut().zip(map.iter()).for_each(|(x, &unit)| *x = values[unit as usize]);
-                    &mapped[..]
+                    // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
+                    let values = unsafe { chunk.values.get(chunk.row(buffer, row)) };
+                    (values, scales_below[buffer.scale * rows + row])
                 }
             };
             // A running product that has become small is rescaled before the next factor, to keep its range.
-            if let Some(low) = max.filter(|&max| max < LOW_WATER) {
-                scale = normalize_row(out, low, scale);
+            if let Some(Extremes { max, .. }) = seen.filter(|seen: &Extremes| seen.max < LOW_WATER) {
+                scale = settle_row(out, Extremes { max, min: 0 }, scale);
             }
             scale = scale.times(factor_scale);
-            if std::mem::replace(&mut is_empty, false) {
-                out.copy_from_slice(values);
-            } else {
-                let (largest, lost) = multiply_into(out, values);
-                max = Some(largest);
-                if lost {
-                    scale.loss = scale.loss.max(underflow_loss(scale.exponent));
+            let multiplied = match (&factor.map, first, seen) {
+                (None, None, None) => {
+                    first = Some(values);
+                    continue;
                 }
+                (None, Some(before), _) => multiply_rows(out, before, values),
+                (None, None, Some(_)) => multiply_into(out, values),
+                (Some(map), ..) => {
+                    let mapped = &mut scratch.mapped[..];
+                    mapped.iter_mut().zip(map.iter()).for_each(|(x, &unit)| *x = values[unit as usize]);
+                    match (first, seen) {
+                        (Some(before), _) => multiply_rows(out, before, mapped),
+                        (None, Some(_)) => multiply_into(out, mapped),
+                        (None, None) => {
+                            out.copy_from_slice(mapped);
+                            seen = Some(extremes(out));
+                            continue;
+                        }
+                    }
+                }
+            };
+            first = None;
+            seen = Some(multiplied.seen);
+            if multiplied.lost {
+                scale.loss = scale.loss.max(underflow_loss(scale.exponent));
             }
         }
-        if is_empty {
-            out.fill(1.0);
+        match (first, seen) {
+            (Some(only), _) => out.copy_from_slice(only),
+            (None, None) => out.fill(1.0),
+            _ => {}
         }
-        scales[row] = normalize_row(out, max.unwrap_or_else(|| extremes(out).max), scale);
+        let seen = seen.unwrap_or_else(|| extremes(out));
+        scales[row] = settle_row(out, seen, scale);
     }
 }
 
 /// 2^−40.
 const LOW_WATER: u32 = (127 - 40) << 23;
 
-fn sum_forward(pass: Pass<'_>, chunk: &mut Chunk, sum: &SumStep) {
+/// The matrix product of a group: v_n = v_panel·Wᵀ.
+fn mix(pass: Pass<'_>, chunk: &Chunk, sum: &SumStep, group: &PlanGroup, scratch: &mut Scratch) {
     let rows = chunk.num_rows();
-    for group in &sum.groups {
-        if !group.gathered.is_empty() {
-            gather_panel(chunk, group);
-        }
-        let span = chunk.span(sum.value);
-        let (below, out) = chunk.values.split_at_mut(span.start);
-        let panel = &below[group.panel.buffer.at * rows + group.panel.start..];
-        let weights = pass.block(group.param);
-        multiply(
-            MatrixMut::new(&mut out[group.start..sum.value.units * rows], rows, group.units, sum.value.units),
-            false,
-            Matrix::new(panel, rows, group.panel.units, group.panel.buffer.units),
-            Matrix::new(weights, group.units, group.panel.units, group.panel.units).transposed(),
-        );
-    }
-    let (span, scale_span) = (chunk.span(sum.value), chunk.scale_span(sum.value));
-    let (below, out) = chunk.values.split_at_mut(span.start);
-    let (scales_below, scales) = chunk.scales.split_at_mut(scale_span.start);
-    let mut found: Vec<(Extremes, Scale)> = Vec::with_capacity(sum.groups.len());
+    // SAFETY: the sum's buffer is this step's own, its panel was written before, the tile is this thread's, and
+    // parameters rest while tiles need them.
+    let (out, panel, weights) = unsafe {
+        (chunk.values.get_mut(chunk.span(sum.value)), chunk.values.get(chunk.view(group.panel)), pass.weights(group))
+    };
+    let packed = match &pass.packed[group.param.index()] {
+        Some(packed) => &packed.forward,
+        None => scratch.packs.forward(pass.isa, group.param, weights),
+    };
+    multiply(
+        pass.isa,
+        MatrixMut::new(&mut out[group.start..], rows, group.units, sum.value.units),
+        Matrix::new(panel, rows, group.panel.units, group.panel.buffer.units),
+        packed,
+        &mut scratch.long_rows,
+    );
+}
+
+/// Scales of a sum's rows, once its groups are computed.
+#[inline(always)]
+fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep) {
+    let rows = chunk.num_rows();
+    let units = sum.value.units;
+    // SAFETY: the sum's buffer is this step's own and the tile is this thread's.
+    let all = unsafe { chunk.values.get_mut(chunk.span(sum.value)) };
+    let scale_span = chunk.scale_span(sum.value);
+    let (scales_below, scales) = state.scales.split_at_mut(scale_span.start);
+    let found = &mut scratch.found;
     for (row, scale) in scales[..rows].iter_mut().enumerate() {
-        let out = &mut out[row * sum.value.units..(row + 1) * sum.value.units];
+        let out = &mut all[row * units..(row + 1) * units];
+        let panel_scale = |group: &PlanGroup| scales_below[group.panel.buffer.scale * rows + row];
+        if let [group] = &sum.groups[..] {
+            // One group whose outputs are all in range: the common case, and nothing to be done.
+            let (seen, panel) = (extremes(out), panel_scale(group));
+            if is_comfortable(seen) && panel.exponent > ZERO {
+                let loss = if is_above_loss(seen.min, panel.exponent, panel) { NO_LOSS } else { panel.loss };
+                *scale = Scale { exponent: panel.exponent, loss };
+                state.degenerate[row] |= gain_bits(seen.min, 0) + pass.flow_bits > LARGEST_GAIN_BITS;
+                continue;
+            }
+        }
         found.clear();
         for group in &sum.groups {
-            let mut panel_scale = scales_below[group.panel.buffer.scale * rows + row];
-            let seen = extremes(&out[group.start..group.start + group.units]);
+            let mut panel_scale = panel_scale(group);
+            let outputs = &out[group.start..group.start + group.units];
+            let seen = extremes(outputs);
             if seen.min < DOUBTFUL.to_bits() && panel_scale.exponent > ZERO {
-                let start = (group.panel.buffer.at * rows + row * group.panel.buffer.units) + group.panel.start;
-                let panel = &below[start..start + group.panel.units];
-                let outputs = &out[group.start..group.start + group.units];
-                if hides_underflow(outputs, panel, pass.block(group.param)) {
+                // SAFETY: the panel was written before, the tile is ours, and parameters rest.
+                let (panel, weights) =
+                    unsafe { (chunk.values.get(chunk.row(group.panel.buffer, row)), pass.block(group.param)) };
+                let panel = &panel[group.panel.start..group.panel.start + group.panel.units];
+                if hides_underflow(outputs, panel, weights) {
                     // Every term may have lost what lies below the normal range; 2^20 terms are more than any sum has.
                     panel_scale.loss = panel_scale.loss.max(underflow_loss(panel_scale.exponent) + 20);
                 }
@@ -216,11 +306,16 @@ fn sum_forward(pass: Pass<'_>, chunk: &mut Chunk, sum: &SumStep) {
         // All groups of a row share one exponent: that of the largest output.
         let exponent = found.iter().map(|(seen, s)| standard_exponent(seen.max, s.exponent)).max().unwrap_or(ZERO);
         let mut merged = Scale { exponent: ZERO, loss: NO_LOSS };
-        for (group, &(seen, panel_scale)) in sum.groups.iter().zip(&found) {
+        for (group, &(seen, panel_scale)) in sum.groups.iter().zip(found.iter()) {
             let part = &mut out[group.start..group.start + group.units];
             let mut after = align_row(part, seen.max, panel_scale, exponent);
             if is_above_loss(seen.min, panel_scale.exponent, after) {
                 after.loss = NO_LOSS;
+            }
+            if after.exponent > ZERO {
+                let smallest = part.iter().filter(|x| **x > 0.0).map(|x| x.to_bits()).min();
+                let bits = smallest.map_or(0, |min| gain_bits(min, panel_scale.exponent - after.exponent));
+                state.degenerate[row] |= bits + pass.flow_bits > LARGEST_GAIN_BITS;
             }
             merged.exponent = merged.exponent.max(after.exponent);
             merged.loss = merged.loss.max(after.loss);
@@ -228,6 +323,10 @@ fn sum_forward(pass: Pass<'_>, chunk: &mut Chunk, sum: &SumStep) {
         *scale = merged;
     }
 }
+
+/// G = F/v may be as large as 2^this; above, it could overflow in the sums that follow, and the row is left to
+/// `log_space`.
+pub(super) const LARGEST_GAIN_BITS: i64 = 101;
 
 /// Whether an output has lost digits below the normal range: it is tiny, or zero though its terms are positive.
 fn hides_underflow(outputs: &[f32], panel: &[f32], weights: &[f32]) -> bool {
@@ -238,21 +337,24 @@ fn hides_underflow(outputs: &[f32], panel: &[f32], weights: &[f32]) -> bool {
 }
 
 /// Lays a group's children side by side, at the largest of their exponents.
-fn gather_panel(chunk: &mut Chunk, group: &PlanGroup) {
+#[inline(always)]
+fn gather_panel(chunk: &Chunk, state: &mut TileState, group: &PlanGroup) {
     let rows = chunk.num_rows();
     let buffer = group.panel.buffer;
-    let (below, panel) = chunk.values.split_at_mut(buffer.at * rows);
-    let (scales_below, scales) = chunk.scales.split_at_mut(buffer.scale * rows);
+    // SAFETY: the panel is this step's own and the tile is this thread's.
+    let all = unsafe { chunk.values.get_mut(chunk.span(buffer)) };
+    let (scales_below, scales) = state.scales.split_at_mut(buffer.scale * rows);
     for (row, scale) in scales[..rows].iter_mut().enumerate() {
-        let panel = &mut panel[row * buffer.units..(row + 1) * buffer.units];
+        let panel = &mut all[row * buffer.units..(row + 1) * buffer.units];
         let child_scale = |buffer: Buffer| scales_below[buffer.scale * rows + row];
         let exponent = group.gathered.iter().map(|v| child_scale(v.buffer).exponent).max().unwrap_or(ZERO);
         let mut merged = Scale { exponent, loss: NO_LOSS };
         let mut at = 0;
         for view in &group.gathered {
-            let start = view.buffer.at * rows + row * view.buffer.units + view.start;
+            // SAFETY: a child's buffer lies below the panel, was written before, and the tile is ours.
+            let child = unsafe { chunk.values.get(chunk.row(view.buffer, row)) };
             let part = &mut panel[at..at + view.units];
-            part.copy_from_slice(&below[start..start + view.units]);
+            part.copy_from_slice(&child[view.start..view.start + view.units]);
             let max = extremes(part).max;
             merged.loss = merged.loss.max(align_row(part, max, child_scale(view.buffer), exponent).loss);
             at += view.units;

@@ -4,7 +4,6 @@
 //! what is truly impossible. `renormalize` uses it for the partition functions of all nodes.
 
 use super::buffers::FlowBuffer;
-use super::forward::Pass;
 use crate::circuit::{Circuit, NodeKind, ParamId, SumGroup};
 use crate::data::Batch;
 
@@ -199,25 +198,29 @@ fn scatter(group: &SumGroup, panel_flow: &[f64], flows: &mut [Vec<f64>]) {
     }
 }
 
-/// into += flow times the flows of one row, whose probability is not zero.
-pub(super) fn add_flows(pass: Pass<'_>, row: usize, values: &LogValues, flow: f64, into: &mut FlowBuffer) {
-    flow_down(pass.circuit, pass.theta, values, flow, NEGLIGIBLE * flow, &mut RowFlows { pass, row, into });
+/// Adds the flows of one row of a batch to a buffer.
+pub(super) struct RowFlows<'a> {
+    pub circuit: &'a Circuit,
+    pub theta: &'a [f32],
+    pub batch: &'a Batch,
+    pub row: usize,
+    pub into: &'a mut FlowBuffer,
 }
 
-/// Adds the flows of one row of a batch to a buffer.
-struct RowFlows<'a> {
-    pass: Pass<'a>,
-    row: usize,
-    into: &'a mut FlowBuffer,
+impl RowFlows<'_> {
+    /// into += flow times the flows of the row, whose probability is not zero.
+    pub fn add(&mut self, values: &LogValues, flow: f64) {
+        flow_down(self.circuit, self.theta, values, flow, NEGLIGIBLE * flow, self);
+    }
 }
 
 impl FlowSink for RowFlows<'_> {
     fn edge(&mut self, param: ParamId, position: usize, flow: f64) {
-        self.into.add(self.pass.circuit.layout().block(param).stats.start + position, flow);
+        self.into.add(self.circuit.layout().block(param).stats.start + position, flow);
     }
 
     fn input(&mut self, var: usize, param: ParamId, flows: &[f64]) {
-        let Pass { circuit, theta, batch, .. } = self.pass;
+        let Self { circuit, theta, batch, .. } = *self;
         let (distribution, layout) = (circuit.distribution(param), circuit.layout().block(param));
         let value = (!batch.is_missing(self.row, var)).then(|| batch.column(var).real(self.row));
         let mut stats = vec![0.0; layout.stats_per_row];

@@ -7,30 +7,40 @@
 mod backward;
 mod buffers;
 mod chunk;
+mod engine;
 mod forward;
+mod gather;
+mod kernels;
+mod large_tables;
+mod lazy;
 mod log_space;
-mod matrix;
-mod param_flows;
 mod renormalize;
 mod scaled;
+mod schedule;
+mod shared;
+mod statistics;
+mod step;
+mod tables;
 mod top_down;
 mod update;
+mod weights;
+mod worker;
 
-use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
-use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use self::backward::backward;
-use self::buffers::{FlowBuffer, tiles, with_flows};
-use self::chunk::{Chunk, chunk_rows};
-use self::forward::{Pass, forward};
-use self::log_space::Row;
-use self::param_flows::add_param_flows;
+pub use self::kernels::{Isa, IsaCap};
+
+use self::buffers::{FlowBuffer, with_flows};
+use self::chunk::Chunk;
+use self::forward::PackedWeights;
+use self::lazy::LazyTable;
+use self::schedule::Schedule;
 use self::update::Update;
-use super::{AdamStep, Backend, BatchReport, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, RowsId, Tensor};
+use self::worker::Scratch;
+use super::{AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, RowsId, Tensor};
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -43,11 +53,13 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// Bytes that the values and flows of a micro-batch may take, besides the parameters.
     pub memory_budget: usize,
+    /// The most that may be used of the processor. The bits depend on it.
+    pub isa: IsaCap,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { threads: None, memory_budget: 1 << 30 }
+        Self { threads: None, memory_budget: 2 << 30, isa: IsaCap::Auto }
     }
 }
 
@@ -78,15 +90,25 @@ pub struct CpuBackend {
     id: u32,
     circuit: Arc<Circuit>,
     plan: Plan,
-    /// The parameters, in the circuit's layout.
+    schedule: Schedule,
+    isa: Isa,
+    /// The parameters, in the circuit's layout. Rows of large tables may lag: `settle` before use.
     theta: Vec<f32>,
+    /// Shared weights, packed; by block.
+    packed: Vec<Option<PackedWeights>>,
+    /// Whether `packed` is of the parameters as they are now.
+    is_packed: bool,
     flows: Vec<FlowBuffer>,
     rows: Vec<Vec<f64>>,
+    /// Large tables, and the flow buffer whose momentum their updates use.
+    lazy: Vec<LazyTable>,
+    lazy_flows: Option<usize>,
     pool: ThreadPool,
     /// Rows worked on at once.
     micro_batch: usize,
     /// Working memory, kept from batch to batch.
     chunks: Vec<Chunk>,
+    scratch: Vec<Mutex<Scratch>>,
     phases: PhaseSeconds,
 }
 
@@ -97,18 +119,37 @@ impl CpuBackend {
         if options.threads == Some(0) {
             return Err(Error::option("threads = 0: must be at least 1, or left out to use all cores"));
         }
+        let isa = Isa::detect(options.isa.or_environment()?);
         let pool = ThreadPoolBuilder::new()
             .num_threads(options.threads.unwrap_or(0))
             .thread_name(|i| format!("anemone-cpu-{i}"))
             .build()
             .map_err(|e| Error::option(format!("cannot start {:?} threads: {e}", options.threads)))?;
         let plan = Plan::new(&circuit);
+        let schedule = Schedule::new(&circuit, &plan);
         let micro_batch = (options.memory_budget / plan.bytes_per_row()).clamp(1, LARGEST_MICRO_BATCH);
-        let theta = params.values().to_vec();
-        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let (flows, rows, chunks) = (Vec::new(), Vec::new(), Vec::new());
-        let phases = PhaseSeconds::default();
-        Ok(Self { id, circuit, plan, theta, flows, rows, pool, micro_batch, chunks, phases })
+        let packed = schedule.tied.iter().map(|tied| tied.map(|_| PackedWeights::default())).collect();
+        let cats = |param| circuit.layout().block(param).values_per_row;
+        let lazy = schedule.large_tables.iter().map(|&param| LazyTable::new(param, cats(param))).collect();
+        Ok(Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            theta: params.values().to_vec(),
+            packed,
+            is_packed: false,
+            flows: Vec::new(),
+            rows: Vec::new(),
+            lazy,
+            lazy_flows: None,
+            scratch: (0..pool.current_num_threads()).map(|_| Mutex::default()).collect(),
+            pool,
+            micro_batch,
+            chunks: Vec::new(),
+            phases: PhaseSeconds::default(),
+            circuit,
+            plan,
+            schedule,
+            isa,
+        })
     }
 
     /// Rows worked on at once: as many as the memory budget holds.
@@ -116,17 +157,9 @@ impl CpuBackend {
         self.micro_batch
     }
 
-    fn pass<'a>(&'a self, batch: &'a Batch) -> Pass<'a> {
-        Pass { circuit: &self.circuit, plan: &self.plan, theta: &self.theta, batch }
-    }
-
-    /// Working memory for some rows, cut into chunks.
-    fn prepare_chunks(&self, rows: Range<usize>, with_flows: bool, chunks: &mut Vec<Chunk>) {
-        let pieces: Vec<_> = tiles(rows.len(), chunk_rows(rows.len())).collect();
-        chunks.resize_with(pieces.len(), Chunk::new);
-        for (chunk, piece) in chunks.iter_mut().zip(pieces) {
-            chunk.prepare(&self.plan, rows.start + piece.start..rows.start + piece.end, with_flows);
-        }
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<usize> {
@@ -170,86 +203,52 @@ impl Backend for CpuBackend {
     }
 
     fn params(&self) -> Result<Params> {
-        Ok(Params::trusted(&self.circuit, self.theta.clone()))
+        Ok(Params::trusted(&self.circuit, self.settled(None).0))
     }
 
     fn set_params(&mut self, params: &Params) -> Result<()> {
         params.check(&self.circuit)?;
+        self.settle();
         self.theta.copy_from_slice(params.values());
+        self.is_packed = false;
         Ok(())
     }
 
     fn log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
         self.circuit.check_batch(batch)?;
-        let mut chunks = std::mem::take(&mut self.chunks);
-        let mut out = Vec::with_capacity(batch.num_rows());
-        let pass = self.pass(batch);
-        for rows in tiles(batch.num_rows(), self.micro_batch) {
-            self.prepare_chunks(rows, false, &mut chunks);
-            self.pool.install(|| {
-                chunks.par_iter_mut().for_each(|chunk| {
-                    forward(pass, chunk);
-                    for (i, row) in chunk.rows.clone().enumerate().filter(|(i, _)| chunk.degenerate[*i]) {
-                        chunk.log_likelihoods[i] =
-                            log_space::log_values(pass.circuit, pass.theta, Row::Of(batch, row)).log_likelihood();
-                    }
-                });
-            });
-            out.extend(chunks.iter().flat_map(|chunk| &chunk.log_likelihoods));
-        }
-        self.chunks = chunks;
-        Ok(out)
+        Ok(self.evaluate(batch))
     }
 
     fn add_flows(&mut self, batch: &Batch, gain: f64, into: FlowsId) -> Result<BatchReport> {
         self.circuit.check_batch(batch)?;
         let into = self.flows_at(into)?;
-        let mut chunks = std::mem::take(&mut self.chunks);
-        let mut target = std::mem::take(&mut self.flows[into]);
-        let mut report = BatchReport { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Default::default() };
-        let pass = self.pass(batch);
-        for rows in tiles(batch.num_rows(), self.micro_batch) {
-            self.prepare_chunks(rows, true, &mut chunks);
-            self.pool.install(|| {
-                chunks.par_iter_mut().for_each(|chunk| {
-                    forward(pass, chunk);
-                    backward(pass, chunk, |row| (gain * f64::from(batch.weight(row))) as f32);
-                });
-                add_param_flows(pass, &chunks, &mut target);
-            });
-            for chunk in &mut chunks {
-                for (i, row) in chunk.rows.clone().enumerate() {
-                    let weight = f64::from(batch.weight(row));
-                    if chunk.degenerate[i] {
-                        report.rescued_rows += 1;
-                        let values = log_space::log_values(pass.circuit, pass.theta, Row::Of(batch, row));
-                        chunk.log_likelihoods[i] = values.log_likelihood();
-                        if values.log_likelihood() > f64::NEG_INFINITY {
-                            log_space::add_flows(pass, row, &values, gain * weight, &mut target);
-                        }
-                    }
-                    if chunk.log_likelihoods[i] == f64::NEG_INFINITY {
-                        report.impossible_rows += 1;
-                    } else {
-                        report.log_likelihood += weight * chunk.log_likelihoods[i];
-                        report.possible_weight += weight;
-                    }
-                }
-            }
+        Ok(self.add_batch_flows(batch, gain, into))
+    }
+
+    fn em_step(&mut self, batch: &Batch, step: &EmStep) -> Result<BatchReport> {
+        self.circuit.check_batch(batch)?;
+        let flows = self.flows_at(step.flows)?;
+        let masses = self.rows_at(step.masses)?;
+        self.rows_at(step.spare)?;
+        if step.masses == step.spare {
+            return Err(Error::state("an EM step needs a spare row buffer besides the masses"));
         }
-        self.flows[into] = target;
-        self.chunks = chunks;
-        Ok(report)
+        match self.flows[flows] {
+            FlowBuffer::Single(_) => self.fused_step(batch, step, flows, masses),
+            FlowBuffer::Double(_) => step.by_verbs(self, batch),
+        }
     }
 
     fn top_down(&mut self, into: RowsId) -> Result<()> {
         let into = self.rows_at(into)?;
+        self.settle();
         top_down::top_down(&self.circuit, &self.theta, &mut self.rows[into]);
         Ok(())
     }
 
     fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()> {
         let (flows, into) = (self.flows_at(flows)?, self.rows_at(into)?);
+        self.settle();
         let out = &mut self.rows[into];
         self.pool.install(|| {
             with_flows!(&self.flows[flows], flows => update::row_masses(&self.circuit, flows, gain, out));
@@ -262,7 +261,10 @@ impl Backend for CpuBackend {
             None => None,
             Some(retain) => Some((self.rows_at(retain.rows)?, retain)),
         };
-        let flows = &self.flows[self.flows_at(update.flows)?];
+        let flows = self.flows_at(update.flows)?;
+        self.settle();
+        self.is_packed = false;
+        let flows = &self.flows[flows];
         let retain = retain.map(|(at, retain)| (&self.rows[at][..], retain));
         let EmUpdate { gain, smoothing, .. } = *update;
         let theta = &mut self.theta;
@@ -277,6 +279,7 @@ impl Backend for CpuBackend {
     fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()> {
         self.circuit.require_weights_only()?;
         let (flows, rows) = (self.flows_at(flows)?, self.rows_at(top_down)?);
+        self.settle();
         let flows = &mut self.flows[flows];
         self.pool.install(|| update::gradient(&self.circuit, &self.theta, flows, gain, &self.rows[rows]));
         Ok(())
@@ -284,6 +287,8 @@ impl Backend for CpuBackend {
 
     fn adam_update(&mut self, gradient: FlowsId, first: FlowsId, second: FlowsId, step: &AdamStep) -> Result<()> {
         let at = self.gradient_buffers([gradient, first, second])?;
+        self.settle();
+        self.is_packed = false;
         let [mut gradient, mut first, mut second] = at.map(|at| std::mem::take(&mut self.flows[at]));
         if let (FlowBuffer::Single(gradient), FlowBuffer::Single(first), FlowBuffer::Single(second)) =
             (&mut gradient, &mut first, &mut second)
@@ -298,6 +303,8 @@ impl Backend for CpuBackend {
 
     fn ascend(&mut self, gradient: FlowsId, rate: f64) -> Result<()> {
         let [gradient] = self.gradient_buffers([gradient])?;
+        self.settle();
+        self.is_packed = false;
         if let FlowBuffer::Single(gradient) = &self.flows[gradient] {
             self.pool.install(|| update::ascend(&mut self.theta, gradient, rate));
         }
@@ -305,6 +312,8 @@ impl Backend for CpuBackend {
     }
 
     fn renormalize(&mut self) -> Result<()> {
+        self.settle();
+        self.is_packed = false;
         renormalize::renormalize(&self.circuit, &mut self.theta);
         Ok(())
     }
@@ -321,6 +330,7 @@ impl Backend for CpuBackend {
 
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()> {
         let flows = self.flows_at(flows)?;
+        self.settle();
         match &mut self.flows[flows] {
             FlowBuffer::Single(values) if factor == 0.0 => values.fill(0.0),
             FlowBuffer::Double(values) if factor == 0.0 => values.fill(0.0),
@@ -335,6 +345,7 @@ impl Backend for CpuBackend {
             return self.scale(flows, 1.0 + gain);
         }
         let (flows, into) = (self.flows_at(flows)?, self.flows_at(into)?);
+        self.settle();
         let mut target = std::mem::take(&mut self.flows[into]);
         with_flows!(&self.flows[flows], source => {
             target.slice().add(0, source.iter().map(|s| gain * update::Count::to_f64(*s)));
@@ -352,7 +363,7 @@ impl Backend for CpuBackend {
     }
 
     fn flows(&self, flows: FlowsId) -> Result<Flows> {
-        Ok(Flows::new(self.circuit.layout().clone(), self.flows[self.flows_at(flows)?].to_f64()))
+        Ok(Flows::new(self.circuit.layout().clone(), self.settled(Some(self.flows_at(flows)?)).1.to_f64()))
     }
 
     fn rows(&self, rows: RowsId) -> Result<Vec<f64>> {
@@ -360,11 +371,12 @@ impl Backend for CpuBackend {
     }
 
     fn save_flows(&self, flows: FlowsId) -> Result<Tensor> {
-        Ok(self.flows[self.flows_at(flows)?].save())
+        Ok(self.settled(Some(self.flows_at(flows)?)).1.save())
     }
 
     fn load_flows(&mut self, flows: FlowsId, saved: &Tensor) -> Result<()> {
         let flows = self.flows_at(flows)?;
+        self.settle();
         self.flows[flows].load(saved)
     }
 

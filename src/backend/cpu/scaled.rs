@@ -1,8 +1,8 @@
 //! Rows in scaled linear space.
 //!
-//! A stored row is a vector of non-negative `f32` times 2^e, with e chosen so that the largest entry lies in [½, 1).
-//! Scaling by powers of two is exact, so scales cost no accuracy. Entries below [`TINY`] times the largest are set to
-//! zero; that is nearly always harmless, but not always: a later product may remove the large entries and leave
+//! A stored row is a vector of non-negative `f32` times 2^e, with e chosen so that the largest entry lies in [2^−30, 1]:
+//! most rows are there as they come and are left alone. Scaling by powers of two is exact, so scales cost no accuracy.
+//! Entries below [`TINY`] are set to zero; that is nearly always harmless, but not always: a later product may remove the large entries and leave
 //! only what was dropped. So each row carries a *loss*, an exponent that bounds the absolute error of its entries.
 //! A sum that lifts all its outputs far above the loss forgets it; a row whose loss reaches the root is computed again
 //! in log space (`log_space`).
@@ -42,6 +42,7 @@ impl Scale {
     pub const UNIT: Self = Self { exponent: 0, loss: NO_LOSS };
 
     /// The scale of a ⊙ b before rescaling: (a+δa)(b+δb) − ab = δa·b + δb·a + δa·δb, with rows bounded by 2^exponent.
+    #[inline(always)]
     pub fn times(self, other: Self) -> Self {
         let exponent = self.exponent + other.exponent;
         let loss = (self.loss + other.exponent).max(other.loss + self.exponent).max(self.loss + other.loss);
@@ -53,11 +54,13 @@ impl Scale {
 }
 
 /// The e with x·2^−e in [½, 1), for a normal x.
+#[inline(always)]
 fn exponent_of(bits: u32) -> i64 {
     i64::from(bits >> 23) - 126
 }
 
 /// 2^−shift, for shifts that f32 can express.
+#[inline(always)]
 fn power(shift: i64) -> f32 {
     debug_assert!((-127..=126).contains(&shift));
     f32::from_bits(((127 - shift) as u32) << 23)
@@ -72,6 +75,7 @@ pub(super) struct Extremes {
     pub min: u32,
 }
 
+#[inline(always)]
 pub(super) fn extremes(row: &[f32]) -> Extremes {
     let (mut max, mut min) = (0, u32::MAX);
     for x in row {
@@ -82,18 +86,62 @@ pub(super) fn extremes(row: &[f32]) -> Extremes {
     Extremes { max, min }
 }
 
-/// acc ⊙= b. The largest result, and whether a product of two positive numbers fell below the normal range.
-pub(super) fn multiply_into(acc: &mut [f32], b: &[f32]) -> (u32, bool) {
-    let (mut max, mut lost) = (0, 0);
+/// What a product of rows found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Multiplied {
+    /// Largest and smallest result.
+    pub seen: Extremes,
+    /// Whether a product of two positive numbers fell below the normal range.
+    pub lost: bool,
+}
+
+/// acc ⊙= b.
+#[inline(always)]
+pub(super) fn multiply_into(acc: &mut [f32], b: &[f32]) -> Multiplied {
+    let (mut max, mut min, mut lost) = (0, u32::MAX, 0);
     for (x, &y) in acc.iter_mut().zip(b) {
         let before = *x;
         *x *= y;
         let bits = x.to_bits();
         max = max.max(bits);
+        min = min.min(bits);
         lost |= u32::from(bits < SMALLEST_NORMAL) & u32::from(before > 0.0) & u32::from(y > 0.0);
     }
-    (max, lost != 0)
+    Multiplied { seen: Extremes { max, min }, lost: lost != 0 }
 }
+
+/// out = a ⊙ b.
+#[inline(always)]
+pub(super) fn multiply_rows(out: &mut [f32], a: &[f32], b: &[f32]) -> Multiplied {
+    let (mut max, mut min) = (0, u32::MAX);
+    for ((out, &x), &y) in out.iter_mut().zip(a).zip(b) {
+        *out = x * y;
+        max = max.max(out.to_bits());
+        min = min.min(out.to_bits());
+    }
+    let mut lost = false;
+    if min < SMALLEST_NORMAL {
+        lost = out.iter().zip(a).zip(b).any(|((out, x), y)| out.to_bits() < SMALLEST_NORMAL && *x > 0.0 && *y > 0.0);
+    }
+    Multiplied { seen: Extremes { max, min }, lost }
+}
+
+/// Whether a row can stay as it is: no entry above 1, the largest not far below, none to be dropped.
+#[inline(always)]
+pub(super) fn is_comfortable(seen: Extremes) -> bool {
+    seen.max <= ONE && seen.max >= COMFORTABLE && seen.min >= TINY.to_bits()
+}
+
+/// Brings a row to standard form, if it is not in it already.
+#[inline(always)]
+pub(super) fn settle_row(row: &mut [f32], seen: Extremes, scale: Scale) -> Scale {
+    if is_comfortable(seen) && scale.exponent > ZERO { scale } else { normalize_row(row, seen.max, scale) }
+}
+
+const ONE: u32 = 0x3f80_0000;
+
+/// 2^−30.
+const COMFORTABLE: u32 = (127 - 30) << 23;
 
 const SMALLEST_NORMAL: u32 = 0x0080_0000;
 
@@ -101,11 +149,13 @@ const SMALLEST_NORMAL: u32 = 0x0080_0000;
 pub(super) const DOUBTFUL: f32 = TINY;
 
 /// Loss of entries that fell out of the normal range of a row at this exponent.
+#[inline(always)]
 pub(super) fn underflow_loss(exponent: i64) -> i64 {
     exponent - 126
 }
 
 /// Multiplies a row by 2^−shift and drops what falls below TINY. Whether something did.
+#[inline(always)]
 fn shift_row(row: &mut [f32], shift: i64) -> bool {
     let factor = power(shift);
     let mut lost = 0;
@@ -119,12 +169,14 @@ fn shift_row(row: &mut [f32], shift: i64) -> bool {
 }
 
 /// Brings a row, whose largest entry is `max`, to standard form.
+#[inline(always)]
 pub(super) fn normalize_row(row: &mut [f32], max: u32, scale: Scale) -> Scale {
     let exponent = scale.exponent + exponent_of(max);
     align_row(row, max, scale, exponent)
 }
 
 /// Brings a row to a given exponent, not below its own: its largest entry ends up at most 1.
+#[inline(always)]
 pub(super) fn align_row(row: &mut [f32], max: u32, scale: Scale, exponent: i64) -> Scale {
     let Scale { exponent: before, loss } = scale;
     if max >= f32::INFINITY.to_bits() {
@@ -146,16 +198,24 @@ pub(super) fn align_row(row: &mut [f32], max: u32, scale: Scale, exponent: i64) 
 }
 
 /// The exponent that a row would have in standard form; `ZERO` for a row of zeros.
+#[inline(always)]
 pub(super) fn standard_exponent(max: u32, exponent: i64) -> i64 {
     if max == 0 || exponent <= ZERO { ZERO } else { exponent + exponent_of(max) }
 }
 
 /// Whether every entry of a row is so far above its loss that the loss can be forgotten. `min` is the smallest
 /// entry before the row was brought to `scale`, at exponent `before`.
+#[inline(always)]
 pub(super) fn is_above_loss(min: u32, before: i64, scale: Scale) -> bool {
     min >= SMALLEST_NORMAL
         && before + exponent_of(min) > scale.loss + SAFE_BITS
         && before + exponent_of(min) > scale.exponent - TINY_BITS
+}
+
+/// A bound on log2(F/v·2^shift) for a flow below 1 and the smallest positive v.
+#[inline(always)]
+pub(super) fn gain_bits(smallest: u32, shift: i64) -> i64 {
+    shift - exponent_of(smallest) + 1
 }
 
 #[cfg(test)]
@@ -185,8 +245,10 @@ mod tests {
 
     #[test]
     fn a_product_that_underflows_says_so_and_a_true_zero_does_not() {
-        assert!(multiply_into(&mut [1.0, 1e-25], &[1.0, 1e-25]).1);
-        assert!(!multiply_into(&mut [1.0, 0.0], &[1.0, 1e-25]).1);
+        assert!(multiply_into(&mut [1.0, 1e-25], &[1.0, 1e-25]).lost);
+        assert!(!multiply_into(&mut [1.0, 0.0], &[1.0, 1e-25]).lost);
+        assert!(multiply_rows(&mut [0.0; 2], &[1.0, 1e-25], &[1.0, 1e-25]).lost);
+        assert!(!multiply_rows(&mut [0.0; 2], &[1.0, 0.0], &[1.0, 1e-25]).lost);
     }
 
     #[test]

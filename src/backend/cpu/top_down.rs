@@ -3,7 +3,6 @@
 //! TD(root) = 1, TD(product) = Σ over parents of θ·TD, TD(sum or input) = Σ over parents of TD. At a normalised circuit it
 //! is the flow of a row with every variable missing, without needing that row's values. See docs/MATH.md.
 
-use super::matrix::{Matrix, MatrixMut, multiply};
 use crate::circuit::{Circuit, NodeKind, SumGroup};
 
 /// out[param row] = Σ of TD over the units that use the row.
@@ -34,17 +33,15 @@ pub(super) fn top_down(circuit: &Circuit, theta: &[f32], out: &mut [f64]) {
                 let mut start = 0;
                 for group in groups {
                     let block = layout.block(group.param);
-                    let (units, cols) = (block.units(), block.values_per_row);
-                    let own = &own[start..start + units];
-                    start += units;
+                    let cols = block.values_per_row;
+                    let own = &own[start..start + block.units()];
+                    start += block.units();
                     add_rows(group.param, own);
+                    scratch.clear();
                     scratch.resize(cols, 0.0);
-                    multiply(
-                        MatrixMut::new(&mut scratch[..cols], 1, cols, cols),
-                        false,
-                        Matrix::new(own, 1, units, units),
-                        Matrix::new(&theta[block.values.clone()], units, cols, cols),
-                    );
+                    for (weights, &td) in theta[block.values.clone()].chunks_exact(cols).zip(own) {
+                        scratch.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += td * weight);
+                    }
                     add_to_children(group, &scratch, &mut nodes);
                 }
             }

@@ -81,8 +81,8 @@ fn blocks<'a>(circuit: &'a Circuit, theta: &'a mut [f32]) -> Vec<(&'a BlockLayou
 
 /// θ' = keep·θ + take·F + add for one row. In double precision: a row that is hardly ever reached has a mass below
 /// the range of `f32`, and is a distribution all the same.
-#[derive(Clone, Copy)]
-struct Coefficients {
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Coefficients {
     keep: f64,
     take: f64,
     add: f64,
@@ -91,24 +91,40 @@ struct Coefficients {
 impl Coefficients {
     /// For a row of `len` numbers with this mass before smoothing. A row without mass, or with an infinite one, has
     /// none and keeps its θ.
-    fn new<T>(mass: f64, len: usize, retain: f64, update: &Update<'_, T>) -> Option<Self> {
+    pub fn new(mass: f64, len: usize, retain: f64, gain: f64, smoothing: Smoothing) -> Option<Self> {
         if !(mass > 0.0 && mass.is_finite()) {
             return None;
         }
-        let (add, scale) = update.smoothing.coefficients(mass, len);
-        Some(Self { keep: retain * scale, take: update.gain * scale, add: add * scale })
+        let (add, scale) = smoothing.coefficients(mass, len);
+        Some(Self { keep: retain * scale, take: gain * scale, add: add * scale })
     }
 
-    fn apply<T: Count>(self, theta: f32, flow: T) -> f32 {
+    /// In single precision, `[keep, take, add]`; `None` where a mass below its range asks for more.
+    pub fn single(self) -> Option<[f32; 3]> {
+        (self.take < 1e37).then_some([self.keep as f32, self.take as f32, self.add as f32])
+    }
+
+    fn of<T: Count>(self, theta: f32, flow: T) -> f32 {
         (self.keep * f64::from(theta) + self.take * flow.to_f64() + self.add) as f32
+    }
+
+    /// Moves a contiguous row.
+    #[inline(always)]
+    pub fn apply(self, theta: &mut [f32], flows: &[f32]) {
+        match self.single() {
+            Some([keep, take, add]) => {
+                theta.iter_mut().zip(flows).for_each(|(p, f)| *p = keep * *p + take * f + add);
+            }
+            None => theta.iter_mut().zip(flows).for_each(|(p, &f)| *p = self.of(*p, f)),
+        }
     }
 }
 
 /// One contiguous row.
 fn update_weights<T: Count>(row: &mut [f32], flows: &[T], retain: f64, update: &Update<'_, T>) {
     let mass = sum(row.iter().zip(flows).map(|(&p, f)| retain * f64::from(p) + update.gain * f.to_f64()));
-    if let Some(coefficients) = Coefficients::new(mass, row.len(), retain, update) {
-        row.iter_mut().zip(flows).for_each(|(p, &f)| *p = coefficients.apply(*p, f));
+    if let Some(coefficients) = Coefficients::new(mass, row.len(), retain, update.gain, update.smoothing) {
+        row.iter_mut().zip(flows).for_each(|(p, &f)| *p = coefficients.of(*p, f));
     }
 }
 
@@ -135,15 +151,18 @@ fn update_table<T: Count>(
         let terms = theta[cat * units..][..units].iter().zip(&flows[cat * units..][..units]).zip(&retained);
         masses.iter_mut().zip(terms).for_each(|(m, ((&p, f), r))| *m += r * f64::from(p) + update.gain * f.to_f64());
     });
-    let coefficients: Vec<Option<Coefficients>> =
-        masses.iter().zip(&retained).map(|(&mass, &r)| Coefficients::new(mass, cats, r, update)).collect();
+    let coefficients: Vec<Option<Coefficients>> = masses
+        .iter()
+        .zip(&retained)
+        .map(|(&mass, &r)| Coefficients::new(mass, cats, r, update.gain, update.smoothing))
+        .collect();
     let tile = TABLE_TILE * units;
     theta.par_chunks_mut(tile).zip(flows.par_chunks(tile)).for_each(|(theta, flows)| {
         for (theta, flows) in theta.chunks_exact_mut(units).zip(flows.chunks_exact(units)) {
             let row = theta.iter_mut().zip(flows).zip(&coefficients);
             for ((p, &f), coefficients) in row {
                 if let Some(coefficients) = coefficients {
-                    *p = coefficients.apply(*p, f);
+                    *p = coefficients.of(*p, f);
                 }
             }
         }
@@ -169,7 +188,7 @@ fn column_masses(units: usize, cats: usize, add_category: impl Fn(usize, &mut [f
 }
 
 /// Inputs that are not tables: statistics retained and added, then their M-step.
-fn update_density<T: Count>(
+pub(super) fn update_density<T: Count>(
     theta: &mut [f32],
     flows: &[T],
     retain: &(dyn Fn(usize) -> f64 + Sync),

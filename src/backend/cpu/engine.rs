@@ -1,0 +1,186 @@
+//! One micro-batch through the circuit: forwards, backwards with flows and updates on the way, then what is shared.
+
+use std::sync::{Mutex, PoisonError};
+
+use rayon::ThreadPool;
+use rayon::prelude::*;
+
+use super::chunk::{Chunk, TileState};
+use super::forward::Pass;
+use super::gather::{Gather, Target, flow_row};
+use super::kernels::multiversion;
+use super::schedule::{Direction, ParamTask, Run, Schedule, Work};
+use super::worker::{Phase, Scratch};
+use super::{backward, forward, statistics, tables, weights};
+use crate::circuit::{ParamId, ParamKind};
+use crate::plan::Buffer;
+
+/// About how many occurrences of categories one task gathers.
+const OCCURRENCES: usize = 4096;
+
+/// Who works: threads with their scratch memory, and the order of work.
+#[derive(Clone, Copy)]
+pub(super) struct Engine<'a> {
+    pub pass: Pass<'a>,
+    pub schedule: &'a Schedule,
+    pub pool: &'a ThreadPool,
+    pub scratch: &'a [Mutex<Scratch>],
+}
+
+impl<'a> Engine<'a> {
+    /// Runs a pass on all workers.
+    fn run(&self, direction: Direction, num_tiles: usize, act: impl Fn(&Work, &mut Scratch) + Sync) {
+        let workers = self.pool.current_num_threads().min(self.scratch.len());
+        let run = Run::new(self.schedule, direction, num_tiles, workers);
+        self.pool.broadcast(|context| {
+            self.with_scratch(context.index(), |scratch| {
+                scratch.packs.clear();
+                run.work(context.index(), |work| {
+                    scratch.clock.start();
+                    act(work, scratch);
+                });
+            });
+        });
+    }
+
+    fn with_scratch<T>(&self, worker: usize, act: impl FnOnce(&mut Scratch) -> T) -> T {
+        act(&mut self.scratch[worker].lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Does something for every item in parallel, with the scratch of whoever does it.
+    pub fn for_each<T: Send>(&self, items: Vec<T>, act: impl Fn(T, &mut Scratch) + Sync) {
+        self.pool.install(|| {
+            items.into_par_iter().with_max_len(1).for_each(|item| {
+                let worker = self.pool.current_thread_index().expect("a thread of this pool");
+                self.with_scratch(worker, |scratch| {
+                    scratch.clock.start();
+                    act(item, scratch);
+                });
+            });
+        });
+    }
+
+    /// Values of all nodes and the log-likelihoods of all rows.
+    pub fn forward(&self, chunks: &[Chunk]) {
+        self.run(Direction::Forward, chunks.len(), |work, scratch| {
+            let Work::Stage { tile, stage, last, .. } = *work else { return };
+            let chunk = &chunks[tile];
+            let state = &mut *lock(chunk);
+            for step in &self.pass.plan.steps[self.schedule.stages[stage].clone()] {
+                forward::forward(self.pass, chunk, state, scratch, step);
+            }
+            if last {
+                forward::finish(self.pass, chunk, state);
+            }
+            scratch.clock.lap(Phase::Forward);
+        });
+    }
+
+    /// Flows of all nodes and of the blocks that one node uses; in a fused step also their update.
+    pub fn backward(&self, gather: Gather<'_>, root_flow: impl Fn(usize) -> f32 + Sync) {
+        let chunks = gather.chunks;
+        self.run(Direction::Backward, chunks.len(), |work, scratch| match work {
+            Work::Stage { tile, stage, first, .. } => {
+                let chunk = &chunks[*tile];
+                let state = &mut *lock(chunk);
+                if *first {
+                    backward::start(self.pass, chunk, state, &root_flow);
+                }
+                for step in self.pass.plan.steps[self.schedule.stages[*stage].clone()].iter().rev() {
+                    backward::backward(self.pass, chunk, state, scratch, step, &self.schedule.tied);
+                }
+                for &(table, buffer) in &self.schedule.completed[*stage] {
+                    add_occupancy(self.pass.isa, chunk, state, table, buffer);
+                }
+                scratch.clock.lap(Phase::Backward);
+            }
+            Work::Params(task) => match &self.pass.circuit.params()[task.param.index()].kind {
+                ParamKind::Sum { .. } => weights::run(gather, task, scratch),
+                ParamKind::Input(_) => tables::run(gather, task.param, scratch),
+            },
+        });
+    }
+
+    /// Flows, and in a fused step the update, of the blocks that several nodes share, but for large tables.
+    pub fn shared_blocks(&self, gather: Gather<'_>) {
+        for &param in &self.schedule.shared {
+            let block = &self.pass.circuit.params()[param.index()];
+            match &block.kind {
+                ParamKind::Sum { cols } => {
+                    let index = self.schedule.tied[param.index()].expect("weights that several nodes share");
+                    let sums = tied_total(gather.chunks, index, block.units * cols);
+                    let rows_per_task = (32_768 / cols).max(1);
+                    let tasks = super::buffers::tiles(block.units, rows_per_task).collect();
+                    self.for_each(tasks, |rows, scratch| {
+                        let sums = &sums[rows.start * cols..rows.end * cols];
+                        weights::apply(gather, &ParamTask { param, rows }, sums, &mut scratch.top_down);
+                        scratch.clock.lap(Phase::Update);
+                    });
+                }
+                ParamKind::Input(distribution) if distribution.is_table() => {
+                    self.for_each(vec![param], |param, scratch| tables::run(gather, param, scratch));
+                }
+                ParamKind::Input(_) => {
+                    self.for_each(vec![param], |param, scratch| statistics::run(gather, param, scratch));
+                }
+            }
+        }
+    }
+
+    /// Flows of a large table, when it is not updated at once.
+    pub fn large_table(&self, gather: Gather<'_>, param: ParamId) {
+        let sorted = tables::SortedRows::of_table(self.pass, gather.chunks, param);
+        let occurrences = if matches!(gather.target, Target::Single(_)) && gather.keep != 1.0 {
+            // Every row decays: cut by categories rather than by occurrences.
+            OCCURRENCES / 8
+        } else {
+            OCCURRENCES
+        };
+        self.for_each(sorted.ranges(occurrences), |cats, scratch| {
+            tables::add_range(gather, param, &sorted, cats, scratch);
+            scratch.clock.lap(Phase::Flows);
+        });
+    }
+}
+
+/// The state of a tile that this thread was given.
+pub(super) fn lock(chunk: &Chunk) -> std::sync::MutexGuard<'_, TileState> {
+    chunk.state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Gᵀ·values of a block, over all tiles in their order.
+fn tied_total(chunks: &[Chunk], index: usize, len: usize) -> Vec<f32> {
+    let mut total = vec![0f64; len];
+    for chunk in chunks {
+        let mut state = lock(chunk);
+        total.iter_mut().zip(state.tied[index].total()).for_each(|(sum, part)| *sum += part);
+    }
+    total.into_iter().map(|sum| sum as f32).collect()
+}
+
+multiversion! {
+    fn add_occupancy(chunk: &Chunk, state: &mut TileState, table: usize, buffer: Buffer) = occupancy_sum;
+}
+
+/// Adds the flow of a large table's units over the rows of a tile, while it is in the cache.
+#[inline(always)]
+fn occupancy_sum(chunk: &Chunk, state: &mut TileState, table: usize, buffer: Buffer) {
+    let sums = &mut state.product; // free until the next sum
+    let sums = &mut sums[..];
+    let mut aside = Vec::new();
+    let sums = if sums.len() >= buffer.units {
+        &mut sums[..buffer.units]
+    } else {
+        aside.resize(buffer.units, 0.0);
+        &mut aside[..]
+    };
+    sums.fill(0.0);
+    for row in 0..chunk.rows.len() {
+        // SAFETY: all contributions to the buffer are in, and the tile is this thread's.
+        let row = unsafe { flow_row(chunk, buffer, row) };
+        sums.iter_mut().zip(row).for_each(|(sum, flow)| *sum += flow);
+    }
+    let into = &mut state.occupancy[table];
+    into.resize(buffer.units, 0.0);
+    into.iter_mut().zip(sums.iter()).for_each(|(total, &sum)| *total += f64::from(sum));
+}

@@ -1,0 +1,85 @@
+//! Flows of parameters, and in a fused step their update: what is done to a block once its tiles are done.
+//!
+//! Every number has one owner: a task owns some rows of a weight matrix, or a table, and adds up all uses and all tiles in
+//! their order. No atomics, no races, and the same bits for any number of threads.
+
+use super::chunk::Chunk;
+use super::forward::Pass;
+use super::shared::SharedSlice;
+use super::update::Coefficients;
+use crate::backend::RetainSource;
+use crate::circuit::{ParamId, Smoothing};
+use crate::plan::{Buffer, Use};
+
+/// A flow buffer that tasks write to.
+#[derive(Clone, Copy)]
+pub(super) enum Target<'a> {
+    Single(SharedSlice<'a, f32>),
+    Double(SharedSlice<'a, f64>),
+}
+
+/// What tasks share.
+#[derive(Clone, Copy)]
+pub(super) struct Gather<'a> {
+    pub pass: Pass<'a>,
+    pub chunks: &'a [Chunk],
+    /// Where flows go: target = keep·target + flows.
+    pub target: Target<'a>,
+    /// Single precision only; a target of double precision keeps all it has.
+    pub keep: f32,
+    /// The update that follows at once, if any.
+    pub fused: Option<Fused<'a>>,
+}
+
+/// An update right after the flows of a block: θ' = normalise(retain·θ + gain·F).
+#[derive(Clone, Copy)]
+pub(super) struct Fused<'a> {
+    /// Row masses of the flows, kept up with them.
+    pub masses: SharedSlice<'a, f64>,
+    pub source: RetainSource,
+    pub scale: f64,
+    pub offset: f64,
+    pub gain: f64,
+    pub smoothing: Smoothing,
+}
+
+impl Fused<'_> {
+    /// How a param row moves whose parameters sum to `theta` and whose flows to `flows`.
+    pub fn coefficients(&self, theta: f64, flows: f64, top_down: f64, len: usize) -> Option<Coefficients> {
+        let retained = match self.source {
+            RetainSource::TopDown => top_down,
+            RetainSource::RowMasses => flows * self.gain,
+        };
+        let retain = self.scale * (retained + self.offset);
+        Coefficients::new(retain * theta + self.gain * flows, len, retain, self.gain, self.smoothing)
+    }
+}
+
+impl<'a> Gather<'a> {
+    /// The top-down probability of every unit of a block, summed over its uses: the flows of the marginal row.
+    ///
+    /// Called when the flows of all uses are complete.
+    pub fn top_down(&self, param: ParamId, into: &mut Vec<f64>) {
+        into.clear();
+        into.resize(self.pass.circuit.params()[param.index()].units, 0.0);
+        let Some(chunk) = self.chunks.iter().find(|chunk| chunk.marginal) else { return };
+        for used in &self.pass.plan.uses[param.index()] {
+            let (buffer, start) = match used {
+                Use::Sum { flow, .. } => (flow.buffer, flow.start),
+                Use::Input { flow, .. } => (*flow, 0),
+            };
+            // SAFETY: the caller's: nobody writes to complete flows.
+            let row = unsafe { flow_row(chunk, buffer, chunk.rows.len()) };
+            into.iter_mut().zip(&row[start..]).for_each(|(sum, &flow)| *sum += f64::from(flow));
+        }
+    }
+}
+
+/// One row of a flow buffer.
+///
+/// # Safety
+/// All contributions to the buffer are in.
+pub(super) unsafe fn flow_row(chunk: &Chunk, buffer: Buffer, row: usize) -> &[f32] {
+    // SAFETY: the caller's.
+    unsafe { chunk.flows.get(chunk.row(buffer, row)) }
+}

@@ -1,0 +1,114 @@
+//! Matrix tiles of 6 × 16 in AVX2: twelve sums, two vectors of the right operand and one broadcast fill the registers.
+
+use std::arch::x86_64::*;
+
+use crate::backend::cpu::kernels::{Tile, Tiles};
+
+/// Columns of a tile.
+const WIDTH: usize = 16;
+
+/// See [`Tile`].
+#[inline(always)]
+unsafe fn body<const ROWS: usize, const PACKED: bool>(
+    depth: usize,
+    mut left: *const f32,
+    left_stride: usize,
+    mut right: *const f32,
+    out: *mut f32,
+    out_stride: usize,
+    accumulate: bool,
+) {
+    // SAFETY: the caller's: the instruction set is there, and so is all that the shapes reach.
+    unsafe {
+        let mut low = [_mm256_setzero_ps(); ROWS];
+        let mut high = [_mm256_setzero_ps(); ROWS];
+        macro_rules! step {
+            ($ahead:expr) => {
+                let right_low = _mm256_loadu_ps(right.add(WIDTH * $ahead));
+                let right_high = _mm256_loadu_ps(right.add(WIDTH * $ahead + 8));
+                for row in 0..ROWS {
+                    let at = if PACKED { row + $ahead * ROWS } else { row * left_stride + $ahead };
+                    let left = _mm256_broadcast_ss(&*left.add(at));
+                    low[row] = _mm256_fmadd_ps(left, right_low, low[row]);
+                    high[row] = _mm256_fmadd_ps(left, right_high, high[row]);
+                }
+            };
+        }
+        let ahead = |steps: usize| if PACKED { steps * ROWS } else { steps };
+        for _ in 0..depth / 4 {
+            step!(0);
+            step!(1);
+            step!(2);
+            step!(3);
+            right = right.add(4 * WIDTH);
+            left = left.add(ahead(4));
+        }
+        for _ in 0..depth % 4 {
+            step!(0);
+            right = right.add(WIDTH);
+            left = left.add(ahead(1));
+        }
+        for row in 0..ROWS {
+            let out = out.add(row * out_stride);
+            if accumulate {
+                low[row] = _mm256_add_ps(low[row], _mm256_loadu_ps(out));
+                high[row] = _mm256_add_ps(high[row], _mm256_loadu_ps(out.add(8)));
+            }
+            _mm256_storeu_ps(out, low[row]);
+            _mm256_storeu_ps(out.add(8), high[row]);
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma")]
+unsafe fn tile<const ROWS: usize, const PACKED: bool>(
+    depth: usize,
+    left: *const f32,
+    left_stride: usize,
+    right: *const f32,
+    out: *mut f32,
+    out_stride: usize,
+    accumulate: bool,
+) {
+    // SAFETY: the caller's.
+    unsafe { body::<ROWS, PACKED>(depth, left, left_stride, right, out, out_stride, accumulate) }
+}
+
+/// See [`Transpose`](crate::backend::cpu::kernels::Transpose).
+#[target_feature(enable = "avx2,fma")]
+pub(super) unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_stride: usize) {
+    // SAFETY: the caller's: the instruction set and both blocks are there.
+    unsafe {
+        let row = |i: usize| _mm256_loadu_ps(from.add(i * from_stride));
+        // Pairs of rows interleaved, then pairs of pairs, then halves exchanged.
+        let (a, b) = (_mm256_unpacklo_ps(row(0), row(1)), _mm256_unpackhi_ps(row(0), row(1)));
+        let (c, d) = (_mm256_unpacklo_ps(row(2), row(3)), _mm256_unpackhi_ps(row(2), row(3)));
+        let (e, f) = (_mm256_unpacklo_ps(row(4), row(5)), _mm256_unpackhi_ps(row(4), row(5)));
+        let (g, h) = (_mm256_unpacklo_ps(row(6), row(7)), _mm256_unpackhi_ps(row(6), row(7)));
+        let upper = [
+            _mm256_shuffle_ps::<0x44>(a, c),
+            _mm256_shuffle_ps::<0xEE>(a, c),
+            _mm256_shuffle_ps::<0x44>(b, d),
+            _mm256_shuffle_ps::<0xEE>(b, d),
+        ];
+        let lower = [
+            _mm256_shuffle_ps::<0x44>(e, g),
+            _mm256_shuffle_ps::<0xEE>(e, g),
+            _mm256_shuffle_ps::<0x44>(f, h),
+            _mm256_shuffle_ps::<0xEE>(f, h),
+        ];
+        for i in 0..4 {
+            _mm256_storeu_ps(to.add(i * to_stride), _mm256_permute2f128_ps::<0x20>(upper[i], lower[i]));
+            _mm256_storeu_ps(to.add((i + 4) * to_stride), _mm256_permute2f128_ps::<0x31>(upper[i], lower[i]));
+        }
+    }
+}
+
+static STRIDED: [Tile; 6] =
+    [tile::<1, false>, tile::<2, false>, tile::<3, false>, tile::<4, false>, tile::<5, false>, tile::<6, false>];
+static PACKED: [Tile; 6] =
+    [tile::<1, true>, tile::<2, true>, tile::<3, true>, tile::<4, true>, tile::<5, true>, tile::<6, true>];
+
+/// See [`Tiles`].
+pub(in crate::backend::cpu::kernels) static TILES: Tiles =
+    Tiles { width: WIDTH, strided: &STRIDED, packed: &PACKED, transpose };

@@ -1,0 +1,107 @@
+//! Large tables in a fused step: touched rows before the pass, their update after it, and everybody on demand.
+
+use super::buffers::tiles;
+use super::engine::{Engine, lock};
+use super::gather::{Fused, Gather};
+use super::lazy::{Cells, LazyTable};
+use super::shared::SharedSlice;
+use super::tables::{Moves, SortedRows, add_and_move, segment};
+use super::worker::Phase;
+
+/// Occurrences of categories that one task updates.
+const OCCURRENCES: usize = 1024;
+
+/// Categories that one task brings up to date.
+const CATEGORIES: usize = 1024;
+
+fn cells<'a>(engine: Engine<'a>, flows: SharedSlice<'a, f32>, table: &LazyTable) -> Cells<'a> {
+    let layout = engine.pass.circuit.layout().block(table.param);
+    Cells {
+        theta: engine.pass.theta.part(layout.values.clone()),
+        flows: flows.part(layout.stats.clone()),
+        units: layout.units(),
+    }
+}
+
+/// Brings the rows up to date that a batch touches, and those of the sweep.
+pub(super) fn catch_up<'a>(
+    engine: Engine<'a>,
+    flows: SharedSlice<'a, f32>,
+    table: &mut LazyTable,
+    touched: &SortedRows,
+) {
+    if !table.is_behind() {
+        return;
+    }
+    let sweep = table.next_sweep();
+    let is_wanted = |category: &usize| !touched.of(*category).is_empty() || sweep.contains(category);
+    replay(engine, flows, table, &is_wanted);
+    table.caught_up((0..table.num_cats()).filter(is_wanted));
+}
+
+/// Brings all rows of all tables up to date.
+pub(super) fn settle<'a>(engine: Engine<'a>, flows: SharedSlice<'a, f32>, tables: &mut [LazyTable]) {
+    for table in tables.iter_mut().filter(|table| table.is_behind()) {
+        replay(engine, flows, table, &|_| true);
+        table.reset();
+    }
+}
+
+fn replay<'a>(
+    engine: Engine<'a>,
+    flows: SharedSlice<'a, f32>,
+    table: &LazyTable,
+    is_wanted: &(dyn Fn(&usize) -> bool + Sync),
+) {
+    let cells = cells(engine, flows, table);
+    engine.for_each(tiles(table.num_cats(), CATEGORIES).collect(), |range, scratch| {
+        for category in range.filter(is_wanted) {
+            // SAFETY: a category belongs to one task, and no pass is under way.
+            unsafe { table.replay(engine.pass.isa, cells, category) };
+        }
+        scratch.clock.lap(Phase::Update);
+    });
+}
+
+/// Updates the rows that a batch has touched, and notes the update for all others.
+///
+/// The mass of a unit's flows is not added up over the vocabulary: what a batch adds to it is the unit's own flow.
+pub(super) fn update_large_table<'a>(
+    engine: Engine<'a>,
+    gather: Gather<'a>,
+    fused: Fused<'a>,
+    flows: SharedSlice<'a, f32>,
+    table: &mut LazyTable,
+    touched: &SortedRows,
+) {
+    let isa = engine.pass.isa;
+    let layout = engine.pass.circuit.layout().block(table.param);
+    let (units, cats) = (layout.units(), table.num_cats());
+    let index = engine.schedule.large_tables.iter().position(|&param| param == table.param);
+    let index = index.expect("a large table of this schedule");
+    // SAFETY: the masses of this table's rows belong to whoever updates it, and that is here.
+    let masses = unsafe { fused.masses.get_mut(layout.rows.clone()) };
+    masses.iter_mut().for_each(|mass| *mass *= f64::from(gather.keep));
+    for chunk in gather.chunks {
+        masses.iter_mut().zip(&lock(chunk).occupancy[index]).for_each(|(mass, flow)| *mass += flow);
+    }
+    let mut top_down = Vec::new();
+    gather.top_down(table.param, &mut top_down);
+    let mut moves = Moves::default();
+    // Rows of θ sum to one; what rounding adds to that does not grow, because every update retains less than all of it.
+    moves.set(units, |unit| fused.coefficients(1.0, masses[unit], top_down[unit], cats));
+
+    let cells = cells(engine, flows, table);
+    engine.for_each(touched.ranges(OCCURRENCES), |range, scratch| {
+        for category in range.filter(|&category| !touched.of(category).is_empty()) {
+            let segment = segment(gather, table.param, touched.of(category), &mut scratch.columns);
+            let row = category * units..(category + 1) * units;
+            // SAFETY: a category belongs to one task, and no pass is under way.
+            let (theta, flows) = unsafe { (cells.theta.get_mut(row.clone()), cells.flows.get_mut(row)) };
+            add_and_move(isa, theta, flows, segment, gather.keep, &moves);
+        }
+        scratch.clock.lap(Phase::Update);
+    });
+    let touched = (0..cats).filter(|&category| !touched.of(category).is_empty());
+    table.updated(gather.keep, moves, touched);
+}

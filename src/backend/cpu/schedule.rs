@@ -1,0 +1,308 @@
+//! Who works on what, and when: tiles of rows × stages of the plan, with counters instead of barriers.
+//!
+//! A *stage* is a run of steps up to a sum. Rows are independent of each other, so a tile only waits for itself: its
+//! stages run one after the other, on whatever thread is free. Threads prefer their own tiles, and of those the one
+//! that lags, so that consecutive work of a thread needs the same weights. In the backward pass a block of weights or a
+//! table that a single node uses is *released* once every tile has passed that node: its flows are then gathered, and
+//! in a fused step it is updated at once, while all it needs is still in a cache. Blocks that several nodes share wait
+//! for the end of the pass.
+//!
+//! The rules that others rely on: a tile is worked on by one thread at a time; a released block is read and
+//! written by its own tasks only, each on its own rows; a buffer whose stage every tile has passed is not written again.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::buffers::tiles;
+use crate::circuit::{Circuit, ParamId, ParamKind};
+use crate::plan::{Buffer, Plan, Step, Use};
+
+/// Rows of a weight matrix that one task owns.
+const WEIGHT_ROWS: usize = 64;
+
+/// Stages without released blocks that are done in one go.
+const MERGED_STAGES: usize = 8;
+
+/// A table with more categories than this is sorted as a whole at the end of a pass, and updated lazily.
+pub(super) const LARGE_TABLE: usize = 4096;
+
+/// Some param rows of a block that a single node uses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ParamTask {
+    pub param: ParamId,
+    /// Rows of a weight matrix; all units of a table.
+    pub rows: Range<usize>,
+}
+
+/// The order of work for one circuit.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    /// Steps of each stage, in the order of the forward pass.
+    pub stages: Vec<Range<usize>>,
+    /// What is released once all tiles have passed a stage backwards.
+    released: Vec<Vec<ParamTask>>,
+    /// For blocks of weights that several nodes share, which accumulator of a tile is theirs; by block.
+    pub tied: Vec<Option<usize>>,
+    /// Sizes of those accumulators.
+    pub tied_sizes: Vec<usize>,
+    /// Blocks that no task releases, but for large tables: they wait for the end of the pass.
+    pub shared: Vec<ParamId>,
+    /// Tables with many categories.
+    pub large_tables: Vec<ParamId>,
+    /// For each stage, flow buffers of large tables that are complete after it: (which table, buffer).
+    pub completed: Vec<Vec<(usize, Buffer)>>,
+}
+
+impl Schedule {
+    pub fn new(circuit: &Circuit, plan: &Plan) -> Self {
+        let mut tied = vec![None; circuit.params().len()];
+        let mut tied_sizes = Vec::new();
+        let mut shared = Vec::new();
+        let complete = flow_complete(plan);
+        let mut release_at: Vec<(usize, ParamTask)> = Vec::new();
+        let mut large_tables = Vec::new();
+        let mut complete_at: Vec<(usize, (usize, Buffer))> = Vec::new();
+        for param in circuit.param_ids() {
+            let block = &circuit.params()[param.index()];
+            let uses = &plan.uses[param.index()];
+            match (&block.kind, &uses[..]) {
+                (ParamKind::Sum { .. }, [Use::Sum { gain, .. }]) => {
+                    let step = plan.steps.iter().position(|s| matches!(s, Step::Sum(s) if s.value == gain.buffer));
+                    let step = step.expect("a sum has a step");
+                    release_at.extend(tiles(block.units, WEIGHT_ROWS).map(|rows| (step, ParamTask { param, rows })));
+                }
+                (ParamKind::Sum { cols }, _) => {
+                    tied[param.index()] = Some(tied_sizes.len());
+                    tied_sizes.push(block.units * cols);
+                    shared.push(param);
+                }
+                (ParamKind::Input(distribution), uses)
+                    if distribution.is_table() && distribution.num_params() > LARGE_TABLE =>
+                {
+                    for used in uses {
+                        if let Use::Input { flow, .. } = used {
+                            complete_at.push((complete(*flow), (large_tables.len(), *flow)));
+                        }
+                    }
+                    large_tables.push(param);
+                }
+                (ParamKind::Input(distribution), [Use::Input { flow, .. }]) if distribution.is_table() => {
+                    release_at.push((complete(*flow), ParamTask { param, rows: 0..block.units }));
+                }
+                _ => shared.push(param),
+            }
+        }
+
+        let mut by_step: Vec<Vec<ParamTask>> = vec![Vec::new(); plan.steps.len()];
+        release_at.into_iter().for_each(|(step, task)| by_step[step].push(task));
+        let mut completed: Vec<Vec<(usize, Buffer)>> = vec![Vec::new(); plan.steps.len()];
+        complete_at.into_iter().for_each(|(step, buffer)| completed[step].push(buffer));
+        let mut schedule = Self {
+            stages: Vec::new(),
+            released: Vec::new(),
+            tied,
+            tied_sizes,
+            shared,
+            large_tables,
+            completed: Vec::new(),
+        };
+        let mut start = 0;
+        let mut merged = 0;
+        for (i, step) in plan.steps.iter().enumerate() {
+            let last = i + 1 == plan.steps.len();
+            if !matches!(step, Step::Sum(_)) && !last {
+                continue;
+            }
+            merged += 1;
+            let quiet = by_step[start..=i].iter().all(Vec::is_empty);
+            let next_quiet = || {
+                let next_sum = plan.steps[i + 1..].iter().position(|s| matches!(s, Step::Sum(_)));
+                next_sum.is_some_and(|n| by_step[i + 1..=i + 1 + n].iter().all(Vec::is_empty))
+            };
+            if !last && quiet && merged < MERGED_STAGES && next_quiet() {
+                continue;
+            }
+            schedule.stages.push(start..i + 1);
+            schedule.released.push(by_step[start..=i].iter_mut().rev().flat_map(std::mem::take).collect());
+            schedule.completed.push(completed[start..=i].concat());
+            (start, merged) = (i + 1, 0);
+        }
+        schedule
+    }
+}
+
+/// For a flow buffer, the step after which, in the backward pass, all its contributions are in.
+fn flow_complete(plan: &Plan) -> impl Fn(Buffer) -> usize {
+    // The root's flow is there before the first step of the backward pass.
+    let last = plan.steps.len().saturating_sub(1);
+    let mut complete = vec![last; plan.flow_units + 1];
+    for (i, step) in plan.steps.iter().enumerate().rev() {
+        let mut reach = |buffer: Buffer| complete[buffer.at] = i;
+        match step {
+            Step::Input(_) => {}
+            Step::Product(product) => product.factors.iter().filter_map(|f| f.flow).for_each(|t| reach(t.buffer)),
+            Step::Sum(sum) => sum.groups.iter().flat_map(|g| &g.targets).for_each(|(t, _)| reach(t.buffer)),
+        }
+    }
+    move |buffer| complete[buffer.at]
+}
+
+/// Which way a pass goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Forward,
+    Backward,
+}
+
+/// One piece of work.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    /// The steps of a stage for a tile; `first` and `last` tell where in its pass the tile is.
+    Stage { tile: usize, stage: usize, first: bool, last: bool },
+    /// Flows (and update) of a released block.
+    Params(ParamTask),
+}
+
+/// A pass under way.
+pub(super) struct Run<'a> {
+    schedule: &'a Schedule,
+    direction: Direction,
+    workers: usize,
+    state: Mutex<State>,
+    /// Counts changes of `state`, for those who wait without the lock.
+    version: AtomicUsize,
+    changed: Condvar,
+}
+
+struct State {
+    /// Stages that each tile has done.
+    done: Vec<usize>,
+    busy: Vec<bool>,
+    /// Tiles that have passed each stage, counted in the order of the pass.
+    passed: Vec<usize>,
+    ready: VecDeque<ParamTask>,
+    /// Pieces of work not yet done.
+    left: usize,
+    /// Workers that sleep until something changes.
+    sleepers: usize,
+    /// A worker has died: all others stop.
+    abandoned: bool,
+}
+
+/// Looks at the version this often before it sleeps: some microseconds, about what a piece of work lasts.
+const SPINS: usize = 4000;
+
+impl<'a> Run<'a> {
+    pub fn new(schedule: &'a Schedule, direction: Direction, num_tiles: usize, workers: usize) -> Self {
+        let stages = schedule.stages.len();
+        let tasks: usize = match direction {
+            Direction::Forward => 0,
+            Direction::Backward => schedule.released.iter().map(Vec::len).sum(),
+        };
+        let state = State {
+            done: vec![0; num_tiles],
+            busy: vec![false; num_tiles],
+            passed: vec![0; stages],
+            ready: VecDeque::new(),
+            left: num_tiles * stages + tasks,
+            sleepers: 0,
+            abandoned: false,
+        };
+        let (version, changed) = (AtomicUsize::new(0), Condvar::new());
+        Self { schedule, direction, workers, state: Mutex::new(state), version, changed }
+    }
+
+    /// Works until nothing is left. Called by every worker, by its number.
+    pub fn work(&self, worker: usize, mut act: impl FnMut(&Work)) {
+        let guard = Abandon(self);
+        let mut done = None;
+        while let Some(work) = self.next(worker, done.as_ref()) {
+            act(&work);
+            done = Some(work);
+        }
+        std::mem::forget(guard);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(&self, worker: usize, done: Option<&Work>) -> Option<Work> {
+        let mut state = self.lock();
+        if let Some(done) = done {
+            self.note(&mut state, done);
+        }
+        let mut spins = 0;
+        loop {
+            if state.left == 0 || state.abandoned {
+                return None;
+            }
+            if let Some(work) = self.pick(&mut state, worker) {
+                return Some(work);
+            }
+            let version = self.version.load(Ordering::Acquire);
+            if spins < SPINS {
+                drop(state);
+                while spins < SPINS && self.version.load(Ordering::Acquire) == version {
+                    std::hint::spin_loop();
+                    spins += 1;
+                }
+                state = self.lock();
+            } else {
+                state.sleepers += 1;
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.sleepers -= 1;
+            }
+        }
+    }
+
+    /// Notes that a piece of work is done, and releases what waited for it.
+    fn note(&self, state: &mut State, done: &Work) {
+        state.left -= 1;
+        if let Work::Stage { tile, stage, .. } = *done {
+            state.busy[tile] = false;
+            state.done[tile] += 1;
+            state.passed[stage] += 1;
+            if self.direction == Direction::Backward && state.passed[stage] == state.busy.len() {
+                state.ready.extend(self.schedule.released[stage].iter().cloned());
+            }
+        }
+        self.version.fetch_add(1, Ordering::Release);
+        if state.sleepers > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    fn pick(&self, state: &mut State, worker: usize) -> Option<Work> {
+        if let Some(task) = state.ready.pop_front() {
+            return Some(Work::Params(task));
+        }
+        let stages = self.schedule.stages.len();
+        let num_tiles = state.done.len();
+        let free = |tile: &usize| !state.busy[*tile] && state.done[*tile] < stages;
+        let own = |tile: &usize| tile * self.workers / num_tiles == worker;
+        let lagging = |tile: &usize| state.done[*tile];
+        let tile = (0..num_tiles).filter(own).filter(free).min_by_key(lagging);
+        let tile = tile.or_else(|| (0..num_tiles).filter(free).min_by_key(lagging))?;
+        state.busy[tile] = true;
+        let nth = state.done[tile];
+        let stage = match self.direction {
+            Direction::Forward => nth,
+            Direction::Backward => stages - 1 - nth,
+        };
+        Some(Work::Stage { tile, stage, first: nth == 0, last: nth + 1 == stages })
+    }
+}
+
+/// Wakes the others when a worker dies, so that its panic is heard instead of waited for.
+struct Abandon<'a, 'b>(&'a Run<'b>);
+
+impl Drop for Abandon<'_, '_> {
+    fn drop(&mut self) {
+        self.0.lock().abandoned = true;
+        self.0.version.fetch_add(1, Ordering::Release);
+        self.0.changed.notify_all();
+    }
+}

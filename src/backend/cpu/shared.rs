@@ -1,0 +1,102 @@
+//! A buffer that several threads work on at once, each on its own part.
+//!
+//! The borrow checker cannot see that the schedule keeps parts apart, so handing them out is unsafe, and every use says
+//! which rule of the schedule (`schedule`) it rests on. Nothing else in the backend shares memory that is written.
+
+use std::cell::UnsafeCell;
+use std::ops::Range;
+
+/// Numbers of which different threads own different ranges.
+#[derive(Default)]
+pub(super) struct SharedBuffer<T> {
+    data: Vec<UnsafeCell<T>>,
+}
+
+// SAFETY: access from several threads goes through `get` and `get_mut`, whose callers keep writers to themselves.
+unsafe impl<T: Send + Sync> Sync for SharedBuffer<T> {}
+
+impl<T: Copy + Default> SharedBuffer<T> {
+    /// Makes room for `len` numbers. What was there is not cleared.
+    pub fn prepare(&mut self, len: usize) {
+        self.data.resize_with(len, || UnsafeCell::new(T::default()));
+    }
+
+    /// Part of the buffer, to read.
+    ///
+    /// # Safety
+    /// Nobody writes to the range while the slice lives.
+    pub unsafe fn get(&self, range: Range<usize>) -> &[T] {
+        let part = &self.data[range];
+        // SAFETY: `UnsafeCell<T>` is laid out as `T`; the caller's promise makes the shared reference sound.
+        unsafe { std::slice::from_raw_parts(part.as_ptr().cast::<T>(), part.len()) }
+    }
+
+    /// Part of the buffer, to write.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the range while the slice lives.
+    #[expect(clippy::mut_from_ref, reason = "that is what this type is for")]
+    pub unsafe fn get_mut(&self, range: Range<usize>) -> &mut [T] {
+        let part = &self.data[range];
+        // SAFETY: the interior of `UnsafeCell` may be written through a shared reference; the caller's promise makes
+        // the exclusive reference sound.
+        unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(part.as_ptr()), part.len()) }
+    }
+}
+
+/// A slice that was borrowed mutably, and of which different threads own different ranges.
+pub(super) struct SharedSlice<'a, T> {
+    data: &'a [UnsafeCell<T>],
+}
+
+// SAFETY: as for `SharedBuffer`.
+unsafe impl<T: Send + Sync> Sync for SharedSlice<'_, T> {}
+
+impl<T> Clone for SharedSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for SharedSlice<'_, T> {}
+
+// SAFETY: as for `SharedBuffer`.
+unsafe impl<T: Send + Sync> Send for SharedSlice<'_, T> {}
+
+impl<'a, T> SharedSlice<'a, T> {
+    pub fn new(data: &'a mut [T]) -> Self {
+        let len = data.len();
+        // SAFETY: the slice is borrowed for 'a and from here on reached only through the cells, laid out as `T`.
+        Self { data: unsafe { std::slice::from_raw_parts(data.as_mut_ptr().cast::<UnsafeCell<T>>(), len) } }
+    }
+
+    /// Part of it, shared likewise.
+    pub fn part(self, range: Range<usize>) -> Self {
+        Self { data: &self.data[range] }
+    }
+
+    pub fn len(self) -> usize {
+        self.data.len()
+    }
+
+    /// Part of the slice, to read.
+    ///
+    /// # Safety
+    /// Nobody writes to the range while the result lives.
+    pub unsafe fn get(self, range: Range<usize>) -> &'a [T] {
+        let part = &self.data[range];
+        // SAFETY: the caller's.
+        unsafe { std::slice::from_raw_parts(part.as_ptr().cast::<T>(), part.len()) }
+    }
+
+    /// Part of the slice, to write.
+    ///
+    /// # Safety
+    /// Nobody else reads or writes the range while the result lives.
+    #[expect(clippy::mut_from_ref, reason = "that is what this type is for")]
+    pub unsafe fn get_mut(self, range: Range<usize>) -> &'a mut [T] {
+        let part = &self.data[range];
+        // SAFETY: the caller's.
+        unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(part.as_ptr()), part.len()) }
+    }
+}

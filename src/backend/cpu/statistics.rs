@@ -1,0 +1,74 @@
+//! Flows and update of inputs that are not tables: sufficient statistics, in double precision until all rows are in.
+
+use super::gather::{Gather, Target, flow_row};
+use super::update::{Update, update_density};
+use super::worker::{Phase, Scratch};
+use crate::backend::Retain;
+use crate::circuit::ParamId;
+use crate::plan::Use;
+
+/// A whole block.
+pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
+    let pass = gather.pass;
+    let distribution = pass.circuit.distribution(param);
+    let layout = pass.circuit.layout().block(param);
+    let units = layout.units();
+    // SAFETY: the block belongs to this task, and every tile is done with it.
+    let theta = unsafe { pass.theta.get_mut(layout.values.clone()) };
+    let first = layout.values.start;
+    let params: Vec<Vec<f32>> =
+        (0..units).map(|u| layout.value_positions(u).map(|i| theta[i - first]).collect()).collect();
+    let mut stats = vec![vec![0.0; layout.stats_per_row]; units];
+    for used in &pass.plan.uses[param.index()] {
+        let Use::Input { var, flow } = *used else { continue };
+        for chunk in gather.chunks {
+            for row in 0..chunk.rows.len() {
+                // SAFETY: every tile is done with the nodes that use the block, so their flows are final.
+                let flows = unsafe { flow_row(chunk, flow, row) };
+                let value = chunk.real(pass.batch, row, var);
+                for (unit, &flow) in flows.iter().enumerate().filter(|(_, f)| **f > 0.0) {
+                    match value {
+                        Some(value) => distribution.add_stats(value, f64::from(flow), &mut stats[unit]),
+                        None => distribution.add_expected_stats(&params[unit], f64::from(flow), &mut stats[unit]),
+                    }
+                }
+            }
+        }
+    }
+    let cells = stats
+        .iter()
+        .enumerate()
+        .flat_map(|(unit, stats)| stats.iter().enumerate().map(move |(slot, &stat)| (slot * units + unit, stat)));
+    match gather.target {
+        Target::Double(target) => {
+            // SAFETY: the block's flows belong to this task.
+            let flows = unsafe { target.get_mut(layout.stats.clone()) };
+            cells.for_each(|(at, stat)| flows[at] += stat);
+        }
+        Target::Single(target) => {
+            // SAFETY: the same.
+            let flows = unsafe { target.get_mut(layout.stats.clone()) };
+            cells.for_each(|(at, stat)| flows[at] = (f64::from(gather.keep * flows[at]) + stat) as f32);
+            scratch.clock.lap(Phase::Flows);
+            let Some(fused) = gather.fused else { return };
+            gather.top_down(param, &mut scratch.top_down);
+            // SAFETY: the masses of the block's rows belong to this task.
+            let masses = unsafe { fused.masses.get_mut(layout.rows.clone()) };
+            for (unit, mass) in masses.iter_mut().enumerate() {
+                let stats: Vec<f64> = flows.iter().skip(unit).step_by(units).map(|&f| f64::from(f)).collect();
+                *mass = distribution.mass(&stats);
+            }
+            let retain = |unit: usize| {
+                let retained = match fused.source {
+                    crate::backend::RetainSource::TopDown => scratch.top_down[unit],
+                    crate::backend::RetainSource::RowMasses => masses[unit] * fused.gain,
+                };
+                fused.scale * retained // no offset: densities are not smoothed
+            };
+            let update: Update<'_, f32> =
+                Update { retain: None::<(&[f64], Retain)>, flows: &[], gain: fused.gain, smoothing: fused.smoothing };
+            update_density(theta, flows, &retain, layout, distribution, &update);
+            scratch.clock.lap(Phase::Update);
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The E-step, alone or fused with the M-step, over the micro-batches of a batch.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+
+use rayon::prelude::*;
+
+use super::CpuBackend;
+use super::buffers::{FlowBuffer, tiles};
+use super::chunk::{Chunk, tile_rows};
+use super::engine::{Engine, lock};
+use super::forward::Pass;
+use super::gather::{Fused, Gather, Target};
+use super::kernels::product::Matrix;
+use super::large_tables::{catch_up, settle, update_large_table};
+use super::log_space::{self, Row, RowFlows};
+use super::shared::SharedSlice;
+use super::tables::SortedRows;
+use crate::backend::{BatchReport, EmStep, RetainSource};
+use crate::data::Batch;
+use crate::error::Result;
+
+/// What one micro-batch is to do.
+struct MicroBatch<'a> {
+    rows: Range<usize>,
+    gain: f64,
+    /// Which buffer flows go to, and how much of what is there they keep.
+    target: usize,
+    keep: f64,
+    /// The update to make with the flows, and the buffer of their row masses.
+    update: Option<(&'a EmStep, usize)>,
+}
+
+impl CpuBackend {
+    /// log p of every row.
+    pub(super) fn evaluate(&mut self, batch: &Batch) -> Vec<f64> {
+        self.settle();
+        self.pack_weights();
+        let mut out = Vec::with_capacity(batch.num_rows());
+        for rows in tiles(batch.num_rows(), self.micro_batch) {
+            self.prepare_chunks(batch, rows, false, false);
+            let (mut theta, chunks) = (std::mem::take(&mut self.theta), std::mem::take(&mut self.chunks));
+            let engine = self.engine(&mut theta, batch, 0);
+            engine.forward(&chunks);
+            // SAFETY: nothing is updated here.
+            let all = unsafe { engine.pass.theta.get(0..engine.pass.theta.len()) };
+            self.pool.install(|| {
+                chunks.par_iter().for_each(|chunk| {
+                    let state = &mut *lock(chunk);
+                    for (i, row) in chunk.rows.clone().enumerate().filter(|(i, _)| state.degenerate[*i]) {
+                        state.log_likelihoods[i] =
+                            log_space::log_values(&self.circuit, all, Row::Of(batch, row)).log_likelihood();
+                    }
+                });
+            });
+            out.extend(chunks.iter().flat_map(|chunk| lock(chunk).log_likelihoods[..chunk.rows.len()].to_vec()));
+            (self.theta, self.chunks) = (theta, chunks);
+            self.note_time();
+        }
+        out
+    }
+
+    /// target += gain · flows of a batch.
+    pub(super) fn add_batch_flows(&mut self, batch: &Batch, gain: f64, target: usize) -> BatchReport {
+        self.settle();
+        let mut report = BatchReport { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Default::default() };
+        for rows in tiles(batch.num_rows(), self.micro_batch) {
+            let micro = MicroBatch { rows, gain, target, keep: 1.0, update: None };
+            self.run_micro_batch(batch, &micro, &mut report);
+        }
+        report
+    }
+
+    /// A whole EM step: flows of all micro-batches, and the update fused with those of the last.
+    pub(super) fn fused_step(
+        &mut self,
+        batch: &Batch,
+        step: &EmStep,
+        target: usize,
+        masses: usize,
+    ) -> Result<BatchReport> {
+        let pieces: Vec<_> = tiles(batch.num_rows(), self.micro_batch).collect();
+        if pieces.is_empty() || (pieces.len() > 1 && !self.lazy.is_empty()) {
+            return step.by_verbs(self, batch); // a large table is updated from one micro-batch, or like any other table
+        }
+        if self.lazy_flows != Some(target) {
+            self.settle();
+            self.lazy_flows = Some(target);
+        }
+        let mut report = BatchReport { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Default::default() };
+        let last = pieces.len() - 1;
+        for (i, rows) in pieces.into_iter().enumerate() {
+            let keep = if i == 0 { step.keep } else { 1.0 };
+            let update = (i == last).then_some((step, masses));
+            let micro = MicroBatch { rows, gain: step.gain, target, keep, update };
+            let is_updated = self.run_micro_batch(batch, &micro, &mut report);
+            if i == last && !is_updated {
+                step.update_by_verbs(self)?;
+            }
+        }
+        Ok(report)
+    }
+
+    /// Runs one micro-batch. Whether an update was asked for and could be fused with it: not where a row has to be computed
+    /// in log space, which reads all parameters, nor where a value of a large table is missing, which touches all of it.
+    fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> bool {
+        let marginal = micro.update.is_some_and(|(step, _)| step.source == RetainSource::TopDown);
+        self.pack_weights();
+        self.prepare_chunks(batch, micro.rows.clone(), true, marginal);
+        let mut theta = std::mem::take(&mut self.theta);
+        let mut lazy = std::mem::take(&mut self.lazy);
+        let mut target = std::mem::take(&mut self.flows[micro.target]);
+        let mut masses = micro.update.map(|(_, at)| std::mem::take(&mut self.rows[at])).unwrap_or_default();
+        let chunks = std::mem::take(&mut self.chunks);
+
+        let largest_weight = micro.rows.clone().map(|row| batch.weight(row)).fold(0f32, f32::max);
+        let largest_flow = (micro.gain * f64::from(largest_weight)).max(1.0);
+        let engine = self.engine(&mut theta, batch, largest_flow.log2().ceil() as i64);
+        let shared_target = match &mut target {
+            FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
+            FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
+        };
+        let mut gather =
+            Gather { pass: engine.pass, chunks: &chunks, target: shared_target, keep: micro.keep as f32, fused: None };
+
+        // Rows of large tables that this batch touches must be up to date before they are read.
+        let mut touched = Vec::new();
+        if let (Some(_), Target::Single(flows)) = (micro.update, shared_target) {
+            touched.extend(lazy.iter().map(|table| SortedRows::of_table(engine.pass, &chunks, table.param)));
+            for (table, touched) in lazy.iter_mut().zip(&touched) {
+                catch_up(engine, flows, table, touched);
+            }
+        }
+        engine.forward(&chunks);
+        let is_fused = micro.update.is_some()
+            && !touched.iter().any(SortedRows::has_missing)
+            && !chunks.iter().any(|chunk| lock(chunk).degenerate.contains(&true));
+        match (micro.update, shared_target) {
+            (Some((step, _)), _) if is_fused => {
+                let EmStep { source, scale, offset, correction: gain, smoothing, .. } = *step;
+                gather.fused =
+                    Some(Fused { masses: SharedSlice::new(&mut masses), source, scale, offset, gain, smoothing });
+            }
+            (Some(_), Target::Single(flows)) => settle(engine, flows, &mut lazy),
+            _ => {}
+        }
+
+        engine.backward(gather, |row| (micro.gain * f64::from(batch.weight(row))) as f32);
+        engine.shared_blocks(gather);
+        match (gather.fused, shared_target) {
+            (Some(fused), Target::Single(flows)) => {
+                for (table, touched) in lazy.iter_mut().zip(&touched) {
+                    update_large_table(engine, gather, fused, flows, table, touched);
+                }
+            }
+            _ => self.schedule.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
+        }
+
+        (self.theta, self.lazy) = (theta, lazy);
+        self.add_rows(batch, micro, &chunks, &mut target, report);
+        self.flows[micro.target] = target;
+        if let Some((_, at)) = micro.update {
+            self.rows[at] = masses;
+        }
+        self.chunks = chunks;
+        self.is_packed &= !is_fused;
+        self.note_time();
+        is_fused
+    }
+
+    /// Adds a micro-batch's rows to a report, after computing those that linear space could not hold.
+    fn add_rows(
+        &self,
+        batch: &Batch,
+        micro: &MicroBatch<'_>,
+        chunks: &[Chunk],
+        target: &mut FlowBuffer,
+        report: &mut BatchReport,
+    ) {
+        for chunk in chunks {
+            let state = lock(chunk);
+            for (i, row) in chunk.rows.clone().enumerate() {
+                let weight = f64::from(batch.weight(row));
+                let mut log_likelihood = state.log_likelihoods[i];
+                if state.degenerate[i] {
+                    report.rescued_rows += 1;
+                    let values = log_space::log_values(&self.circuit, &self.theta, Row::Of(batch, row));
+                    log_likelihood = values.log_likelihood();
+                    if log_likelihood > f64::NEG_INFINITY {
+                        let (circuit, theta) = (&*self.circuit, &self.theta[..]);
+                        let mut flows = RowFlows { circuit, theta, batch, row, into: target };
+                        flows.add(&values, micro.gain * weight);
+                    }
+                }
+                if log_likelihood == f64::NEG_INFINITY {
+                    report.impossible_rows += 1;
+                } else {
+                    report.log_likelihood += weight * log_likelihood;
+                    report.possible_weight += weight;
+                }
+            }
+        }
+    }
+
+    fn engine<'a>(&'a self, theta: &'a mut [f32], batch: &'a Batch, flow_bits: i64) -> Engine<'a> {
+        let pass = Pass {
+            circuit: &self.circuit,
+            plan: &self.plan,
+            isa: self.isa,
+            theta: SharedSlice::new(theta),
+            packed: &self.packed,
+            batch,
+            flow_bits,
+        };
+        Engine { pass, schedule: &self.schedule, pool: &self.pool, scratch: &self.scratch }
+    }
+
+    /// Working memory for some rows, cut into tiles.
+    fn prepare_chunks(&mut self, batch: &Batch, rows: Range<usize>, with_flows: bool, marginal: bool) {
+        let pieces: Vec<_> = tiles(rows.len(), tile_rows(rows.len())).collect();
+        self.chunks.resize_with(pieces.len(), Chunk::new);
+        let last = pieces.len() - 1;
+        let (plan, sums) = (&self.plan, with_flows.then_some(&self.schedule));
+        self.pool.install(|| {
+            self.chunks.par_iter_mut().zip(pieces).enumerate().for_each(|(i, (chunk, piece))| {
+                let piece = rows.start + piece.start..rows.start + piece.end;
+                chunk.prepare(plan, batch, piece, marginal && i == last, sums);
+            });
+        });
+    }
+
+    /// Packs the weights that several nodes share, if they have changed.
+    fn pack_weights(&mut self) {
+        if std::mem::replace(&mut self.is_packed, true) {
+            return;
+        }
+        let (circuit, theta, isa) = (&self.circuit, &self.theta, self.isa);
+        self.pool.install(|| {
+            self.packed.par_iter_mut().zip(circuit.layout().blocks()).for_each(|(packed, layout)| {
+                let Some(packed) = packed else { return };
+                let (units, cols) = (layout.units(), layout.values_per_row);
+                let weights = Matrix::new(&theta[layout.values.clone()], units, cols, cols);
+                rayon::join(|| packed.forward.pack_transposed(isa, weights), || packed.backward.pack(isa, weights));
+            });
+        });
+    }
+
+    /// Brings all rows of large tables up to date.
+    pub(super) fn settle(&mut self) {
+        let Some(at) = self.lazy_flows.take() else { return };
+        let mut flows = std::mem::take(&mut self.flows[at]);
+        let (mut theta, mut lazy) = (std::mem::take(&mut self.theta), std::mem::take(&mut self.lazy));
+        if let FlowBuffer::Single(flows) = &mut flows {
+            let batch = Batch::empty();
+            settle(self.engine(&mut theta, &batch, 0), SharedSlice::new(flows), &mut lazy);
+        }
+        (self.theta, self.lazy, self.flows[at]) = (theta, lazy, flows);
+    }
+
+    /// A copy of the parameters and of a flow buffer, with all rows of large tables up to date.
+    pub(super) fn settled(&self, flows: Option<usize>) -> (Vec<f32>, FlowBuffer) {
+        let mut theta = self.theta.clone();
+        let mut copy = flows.map(|at| self.flows[at].clone()).unwrap_or_default();
+        if let Some(at) = self.lazy_flows {
+            let mut momentum = if flows == Some(at) { std::mem::take(&mut copy) } else { self.flows[at].clone() };
+            if let FlowBuffer::Single(momentum) = &mut momentum {
+                let batch = Batch::empty();
+                let mut lazy = self.lazy.clone();
+                settle(self.engine(&mut theta, &batch, 0), SharedSlice::new(momentum), &mut lazy);
+            }
+            if flows == Some(at) {
+                copy = momentum;
+            }
+        }
+        (theta, copy)
+    }
+
+    /// Adds up the clocks of all workers.
+    fn note_time(&mut self) {
+        let workers = self.scratch.len() as f64;
+        for scratch in &mut self.scratch {
+            let time = scratch.get_mut().unwrap_or_else(PoisonError::into_inner).clock.take();
+            self.phases.forward += time.forward / workers;
+            self.phases.backward += time.backward / workers;
+            self.phases.flows += time.flows / workers;
+            self.phases.update += time.update / workers;
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Flows and update of tables: the flows of a category's occurrences, added up one category at a time.
+//!
+//! Occurrences are sorted by category, so that every row of a table has one owner and a large vocabulary costs only the
+//! words that occur. A missing value flows to all categories, in proportion to θ.
+
+use std::ops::Range;
+
+use super::chunk::{Chunk, MISSING};
+use super::forward::Pass;
+use super::gather::{Gather, Target, flow_row};
+use super::kernels::multiversion;
+use super::worker::{Phase, Scratch};
+use crate::circuit::ParamId;
+use crate::plan::Use;
+
+/// Names a row of a flow buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RowAt {
+    usage: u32,
+    chunk: u16,
+    row: u16,
+}
+
+/// The occurrences of a table's categories: counting sort, in the order of uses, tiles and rows.
+#[derive(Debug, Default)]
+pub(super) struct SortedRows {
+    /// Where each category's occurrences start, and their end; `cats + 1` numbers.
+    starts: Vec<u32>,
+    rows: Vec<RowAt>,
+    missing: Vec<RowAt>,
+}
+
+impl SortedRows {
+    /// The occurrences of a table's categories.
+    pub fn of_table(pass: Pass<'_>, chunks: &[Chunk], param: ParamId) -> Self {
+        let mut sorted = Self::default();
+        sorted.sort(pass, chunks, param);
+        sorted
+    }
+
+    pub fn sort(&mut self, pass: Pass<'_>, chunks: &[Chunk], param: ParamId) {
+        let cats = pass.circuit.layout().block(param).stats_per_row;
+        self.starts.clear();
+        self.starts.resize(cats + 1, 0);
+        self.missing.clear();
+        let uses = &pass.plan.uses[param.index()];
+        for used in uses {
+            let Use::Input { var, .. } = *used else { continue };
+            for chunk in chunks {
+                for &category in &chunk.categories(var)[..chunk.rows.len()] {
+                    if category != MISSING {
+                        self.starts[category as usize + 1] += 1;
+                    }
+                }
+            }
+        }
+        for cat in 0..cats {
+            self.starts[cat + 1] += self.starts[cat];
+        }
+        self.rows.clear();
+        self.rows.resize(self.starts[cats] as usize, RowAt::default());
+        for (usage, used) in uses.iter().enumerate() {
+            let Use::Input { var, .. } = *used else { continue };
+            for (c, chunk) in chunks.iter().enumerate() {
+                for (row, &category) in chunk.categories(var)[..chunk.rows.len()].iter().enumerate() {
+                    let at = RowAt { usage: usage as u32, chunk: c as u16, row: row as u16 };
+                    if category == MISSING {
+                        self.missing.push(at);
+                    } else {
+                        let place = &mut self.starts[category as usize];
+                        self.rows[*place as usize] = at;
+                        *place += 1;
+                    }
+                }
+            }
+        }
+        // Every start has moved on to its category's end, which is the next one's start.
+        self.starts.rotate_right(1);
+        self.starts[0] = 0;
+    }
+
+    pub fn has_missing(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
+    pub fn num_cats(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// The occurrences of a category.
+    pub fn of(&self, category: usize) -> &[RowAt] {
+        &self.rows[self.starts[category] as usize..self.starts[category + 1] as usize]
+    }
+
+    /// Cuts all categories into ranges of about as many occurrences each.
+    pub fn ranges(&self, occurrences: usize) -> Vec<Range<usize>> {
+        let cats = self.num_cats();
+        let mut ranges = Vec::new();
+        let mut first = 0;
+        while first < cats {
+            let quota = self.starts[first] as usize + occurrences;
+            let end = self.starts[first + 1..].partition_point(|&start| (start as usize) < quota);
+            let end = (first + end + 1).min(cats);
+            ranges.push(first..end);
+            first = end;
+        }
+        ranges
+    }
+}
+
+/// Occurrences that are added up in single precision before they join a sum in double precision.
+const SINGLE_TERMS: usize = 256;
+
+/// Categories whose columns are added up in single precision.
+const SINGLE_CATS: usize = 64;
+
+/// Sums over the columns of a table, and how its units move.
+#[derive(Debug, Default)]
+pub(super) struct Columns {
+    /// Flow of one category.
+    pub segment: Vec<f32>,
+    segment_double: Vec<f64>,
+    missing: Vec<f32>,
+    /// Sums of θ and of the flows over the categories since the last flush, and in all.
+    single: [Vec<f32>; 2],
+    double: [Vec<f64>; 2],
+    /// θ' = keep·θ + take·F + add, by unit.
+    pub moves: Moves,
+}
+
+/// Coefficients of an update of all units of a table.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Moves {
+    pub keep: Vec<f32>,
+    pub take: Vec<f32>,
+    pub add: Vec<f32>,
+}
+
+impl Columns {
+    fn prepare(&mut self, units: usize) {
+        let Self { segment, single, double, .. } = self;
+        segment.resize(units, 0.0);
+        for sums in single {
+            sums.clear();
+            sums.resize(units, 0.0);
+        }
+        for sums in double {
+            sums.clear();
+            sums.resize(units, 0.0);
+        }
+    }
+
+    fn flush(&mut self) {
+        for (double, single) in self.double.iter_mut().zip(&mut self.single) {
+            double.iter_mut().zip(single).for_each(|(d, s)| *d += f64::from(std::mem::take(s)));
+        }
+    }
+}
+
+multiversion! {
+    /// segment = Σ of the flows of some occurrences.
+    fn add_segment(gather: Gather<'_>, param: ParamId, rows: &[RowAt], segment: &mut [f32], double: &mut Vec<f64>)
+        = segment_sum;
+    /// flows = keep·flows + segment + θ·missing; either of the last two may be empty.
+    fn add_category(theta: &[f32], flows: &mut [f32], segment: &[f32], missing: &[f32], keep: f32) = category_sum;
+    /// sums += row.
+    fn add_row(sums: &mut [f32], row: &[f32]) = row_sum;
+    /// θ' = keep·θ + take·F + add.
+    pub(super) fn move_category(theta: &mut [f32], flows: &[f32], moves: &Moves) = category_move;
+    /// flows = keep·flows + segment, and θ' = keep·θ + take·F + add.
+    pub(super) fn add_and_move(theta: &mut [f32], flows: &mut [f32], segment: &[f32], keep: f32, moves: &Moves)
+        = category_add_and_move;
+}
+
+#[inline(always)]
+fn segment_sum(gather: Gather<'_>, param: ParamId, rows: &[RowAt], segment: &mut [f32], double: &mut Vec<f64>) {
+    let uses = &gather.pass.plan.uses[param.index()];
+    double.clear();
+    for (i, rows) in rows.chunks(SINGLE_TERMS).enumerate() {
+        if i > 0 {
+            double.resize(segment.len(), 0.0);
+            double.iter_mut().zip(segment.iter()).for_each(|(d, &s)| *d += f64::from(s));
+        }
+        for (j, at) in rows.iter().enumerate() {
+            let Use::Input { flow, .. } = uses[at.usage as usize] else { continue };
+            // SAFETY: every tile is done with the nodes that use the table, so their flows are final.
+            let row = unsafe { flow_row(&gather.chunks[at.chunk as usize], flow, at.row as usize) };
+            if j == 0 {
+                segment.copy_from_slice(row);
+            } else {
+                segment.iter_mut().zip(row).for_each(|(s, f)| *s += f);
+            }
+        }
+    }
+    if !double.is_empty() {
+        segment.iter_mut().zip(double.iter()).for_each(|(s, d)| *s = (f64::from(*s) + d) as f32);
+    }
+}
+
+#[inline(always)]
+fn category_sum(theta: &[f32], flows: &mut [f32], segment: &[f32], missing: &[f32], keep: f32) {
+    if segment.is_empty() {
+        flows.iter_mut().for_each(|f| *f *= keep);
+    } else {
+        flows.iter_mut().zip(segment).for_each(|(f, s)| *f = keep * *f + s);
+    }
+    if !missing.is_empty() {
+        flows.iter_mut().zip(theta).zip(missing).for_each(|((f, p), m)| *f += p * m);
+    }
+}
+
+#[inline(always)]
+fn row_sum(sums: &mut [f32], row: &[f32]) {
+    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+}
+
+#[inline(always)]
+fn category_move(theta: &mut [f32], flows: &[f32], moves: &Moves) {
+    let moves = moves.keep.iter().zip(&moves.take).zip(&moves.add);
+    for ((p, f), ((keep, take), add)) in theta.iter_mut().zip(flows).zip(moves) {
+        *p = keep * *p + take * f + add;
+    }
+}
+
+#[inline(always)]
+fn category_add_and_move(theta: &mut [f32], flows: &mut [f32], segment: &[f32], keep: f32, moves: &Moves) {
+    let moves = moves.keep.iter().zip(&moves.take).zip(&moves.add);
+    for (((p, f), s), ((retain, take), add)) in theta.iter_mut().zip(flows).zip(segment).zip(moves) {
+        *f = keep * *f + s;
+        *p = retain * *p + take * *f + add;
+    }
+}
+
+/// All of a table: its flows and, in a fused step, its update.
+pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
+    let mut sorted = std::mem::take(&mut scratch.sorted);
+    sorted.sort(gather.pass, gather.chunks, param);
+    add_range(gather, param, &sorted, 0..sorted.num_cats(), scratch);
+    scratch.sorted = sorted;
+    scratch.clock.lap(Phase::Flows);
+    if gather.fused.is_some() {
+        update(gather, param, scratch);
+        scratch.clock.lap(Phase::Update);
+    }
+}
+
+/// The sum of the flows of a category's occurrences.
+pub(super) fn segment<'s>(gather: Gather<'_>, param: ParamId, rows: &[RowAt], columns: &'s mut Columns) -> &'s [f32] {
+    columns.segment.resize(gather.pass.circuit.params()[param.index()].units, 0.0);
+    add_segment(gather.pass.isa, gather, param, rows, &mut columns.segment, &mut columns.segment_double);
+    &columns.segment
+}
+
+/// Adds the flows of some categories, and sums up their columns for an update.
+pub(super) fn add_range(
+    gather: Gather<'_>,
+    param: ParamId,
+    sorted: &SortedRows,
+    cats: Range<usize>,
+    scratch: &mut Scratch,
+) {
+    let isa = gather.pass.isa;
+    let layout = gather.pass.circuit.layout().block(param);
+    let units = layout.units();
+    let columns = &mut scratch.columns;
+    columns.prepare(units);
+    columns.missing.clear();
+    if sorted.has_missing() {
+        add_segment(isa, gather, param, &sorted.missing, &mut columns.segment, &mut columns.segment_double);
+        columns.missing.extend_from_slice(&columns.segment);
+    }
+    for cat in cats {
+        let cells = |start: usize| start + cat * units..start + (cat + 1) * units;
+        // SAFETY: these categories belong to this task, and every tile is done with the table.
+        let theta = unsafe { gather.pass.theta.get(cells(layout.values.start)) };
+        let rows = sorted.of(cat);
+        let columns = &mut scratch.columns;
+        if !rows.is_empty() {
+            add_segment(isa, gather, param, rows, &mut columns.segment, &mut columns.segment_double);
+        }
+        let segment = if rows.is_empty() { &[][..] } else { &columns.segment[..] };
+        match gather.target {
+            Target::Single(target) => {
+                if rows.is_empty() && columns.missing.is_empty() && gather.keep == 1.0 && gather.fused.is_none() {
+                    continue;
+                }
+                // SAFETY: the same.
+                let flows = unsafe { target.get_mut(cells(layout.stats.start)) };
+                add_category(isa, theta, flows, segment, &columns.missing, gather.keep);
+                if gather.fused.is_some() {
+                    add_row(isa, &mut columns.single[0], theta);
+                    add_row(isa, &mut columns.single[1], flows);
+                    if cat % SINGLE_CATS == SINGLE_CATS - 1 {
+                        columns.flush();
+                    }
+                }
+            }
+            Target::Double(target) => {
+                // SAFETY: the same.
+                let flows = unsafe { target.get_mut(cells(layout.stats.start)) };
+                flows.iter_mut().zip(segment).for_each(|(f, &s)| *f += f64::from(s));
+                let terms = theta.iter().zip(&columns.missing);
+                flows.iter_mut().zip(terms).for_each(|(f, (&p, &m))| *f += f64::from(p) * f64::from(m));
+            }
+        }
+    }
+    scratch.columns.flush();
+}
+
+/// Moves all categories of a table whose columns have just been summed up.
+fn update(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
+    let (Some(fused), Target::Single(target)) = (gather.fused, gather.target) else { return };
+    let layout = gather.pass.circuit.layout().block(param);
+    let units = layout.units();
+    gather.top_down(param, &mut scratch.top_down);
+    // SAFETY: the masses of the table's rows belong to this task.
+    let masses = unsafe { fused.masses.get_mut(layout.rows.clone()) };
+    let [theta_sums, flow_sums] = &scratch.columns.double;
+    masses.copy_from_slice(flow_sums);
+    let moves = &mut scratch.columns.moves;
+    moves.set(units, |unit| {
+        fused.coefficients(theta_sums[unit], flow_sums[unit], scratch.top_down[unit], layout.values_per_row)
+    });
+    for cat in 0..layout.values_per_row {
+        let cells = |start: usize| start + cat * units..start + (cat + 1) * units;
+        // SAFETY: the table belongs to this task, and every tile is done with it.
+        let (theta, flows) =
+            unsafe { (gather.pass.theta.get_mut(cells(layout.values.start)), target.get(cells(layout.stats.start))) };
+        move_category(gather.pass.isa, theta, flows, moves);
+    }
+}
+
+impl Moves {
+    /// Sets the coefficients of every unit; a unit without mass stays where it is.
+    pub fn set(&mut self, units: usize, of: impl Fn(usize) -> Option<super::update::Coefficients>) {
+        self.keep.clear();
+        self.take.clear();
+        self.add.clear();
+        for unit in 0..units {
+            let [keep, take, add] = of(unit).and_then(|c| c.single()).unwrap_or([1.0, 0.0, 0.0]);
+            self.keep.push(keep);
+            self.take.push(take);
+            self.add.push(add);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Flows and update of weight matrices: W ⊙ Σ over uses and tiles of Gᵀ·v_panel.
+
+use super::chunk::FLUSH;
+use super::gather::{Gather, Target};
+use super::kernels::multiversion;
+use super::kernels::product::{Matrix, MatrixMut, multiply_transposed};
+use super::schedule::ParamTask;
+use super::update::Coefficients;
+use super::worker::{Phase, Scratch};
+use crate::plan::Use;
+
+/// Some rows of a block that one node uses.
+pub(super) fn run(gather: Gather<'_>, task: &ParamTask, scratch: &mut Scratch) {
+    let layout = gather.pass.circuit.layout().block(task.param);
+    let (rows, cols) = (task.rows.len(), layout.stats_per_row);
+    let [Use::Sum { gain, panel, .. }] = gather.pass.plan.uses[task.param.index()][..] else {
+        unreachable!("the schedule releases blocks of one use")
+    };
+    scratch.single.clear();
+    scratch.single.resize(rows * cols, 0.0);
+    scratch.double.clear();
+    let mut products = 0;
+    for chunk in gather.chunks.iter().filter(|chunk| !chunk.rows.is_empty()) {
+        // SAFETY: every tile has passed this node, so G and the panel are final.
+        let (gains, values) = unsafe { (chunk.values.get(chunk.view(gain)), chunk.values.get(chunk.view(panel))) };
+        multiply_transposed(
+            gather.pass.isa,
+            MatrixMut::new(&mut scratch.single, rows, cols, cols),
+            products % FLUSH != 0,
+            Matrix::new(&gains[task.rows.start..], chunk.rows.len(), rows, gain.buffer.units),
+            Matrix::new(values, chunk.rows.len(), cols, panel.buffer.units),
+            &mut scratch.flow,
+        );
+        products += 1;
+        if products % FLUSH == 0 {
+            flush(&mut scratch.double, &scratch.single);
+        }
+    }
+    if products > FLUSH {
+        if products % FLUSH != 0 {
+            flush(&mut scratch.double, &scratch.single);
+        }
+        scratch.single.iter_mut().zip(&scratch.double).for_each(|(s, &d)| *s = d as f32);
+    }
+    scratch.clock.lap(Phase::Flows);
+    let Scratch { single, clock, top_down, .. } = scratch;
+    apply(gather, task, single, top_down);
+    clock.lap(Phase::Update);
+}
+
+/// double += single; an empty double starts at zero.
+fn flush(double: &mut Vec<f64>, single: &[f32]) {
+    double.resize(single.len(), 0.0);
+    double.iter_mut().zip(single).for_each(|(d, &s)| *d += f64::from(s));
+}
+
+/// Adds W ⊙ sums to the flows of some rows and, in a fused step, updates them. `sums` holds these rows only.
+pub(super) fn apply(gather: Gather<'_>, task: &ParamTask, sums: &[f32], top_down: &mut Vec<f64>) {
+    let layout = gather.pass.circuit.layout().block(task.param);
+    let cols = layout.stats_per_row;
+    let part = |start: usize| start + task.rows.start * cols..start + task.rows.end * cols;
+    // SAFETY: these rows belong to this task, and every tile is done with them.
+    let theta = unsafe { gather.pass.theta.get_mut(part(layout.values.start)) };
+    match gather.target {
+        Target::Double(target) => {
+            // SAFETY: the same.
+            let flows = unsafe { target.get_mut(part(layout.stats.start)) };
+            add_double(gather.pass.isa, theta, flows, sums);
+        }
+        Target::Single(target) => {
+            // SAFETY: the same.
+            let flows = unsafe { target.get_mut(part(layout.stats.start)) };
+            let Some(fused) = gather.fused else {
+                return add_single(gather.pass.isa, theta, flows, sums, gather.keep);
+            };
+            gather.top_down(task.param, top_down);
+            // SAFETY: the masses of these rows belong to this task.
+            let masses =
+                unsafe { fused.masses.get_mut(layout.rows.start + task.rows.start..layout.rows.start + task.rows.end) };
+            let mut move_row = |row: usize, theta: f64, flows: f64| {
+                masses[row] = flows;
+                fused.coefficients(theta, flows, top_down[task.rows.start + row], cols)
+            };
+            add_and_move(gather.pass.isa, theta, flows, sums, gather.keep, cols, &mut move_row);
+        }
+    }
+}
+
+/// Given a row's number, the sum of its parameters and the sum of its flows: how it moves, if it does.
+type MoveRow<'a> = dyn FnMut(usize, f64, f64) -> Option<Coefficients> + 'a;
+
+multiversion! {
+    /// flows += θ·sums.
+    fn add_double(theta: &[f32], flows: &mut [f64], sums: &[f32]) = add_double_body;
+    /// flows = keep·flows + θ·sums.
+    fn add_single(theta: &[f32], flows: &mut [f32], sums: &[f32], keep: f32) = add_single_body;
+    /// The same, row by row, and the update of each row while it is in the first cache.
+    fn add_and_move(
+        theta: &mut [f32], flows: &mut [f32], sums: &[f32], keep: f32, cols: usize, move_row: &mut MoveRow<'_>,
+    ) = add_and_move_body;
+}
+
+#[inline(always)]
+fn add_double_body(theta: &[f32], flows: &mut [f64], sums: &[f32]) {
+    for ((f, &p), &s) in flows.iter_mut().zip(theta).zip(sums) {
+        *f += f64::from(p) * f64::from(s);
+    }
+}
+
+#[inline(always)]
+fn add_single_body(theta: &[f32], flows: &mut [f32], sums: &[f32], keep: f32) {
+    for ((f, &p), &s) in flows.iter_mut().zip(theta).zip(sums) {
+        *f = keep * *f + p * s;
+    }
+}
+
+/// Partial sums that run side by side: fast, accurate, and always in the same order.
+const LANES: usize = 32;
+
+#[inline(always)]
+fn add_and_move_body(
+    theta: &mut [f32],
+    flows: &mut [f32],
+    sums: &[f32],
+    keep: f32,
+    cols: usize,
+    move_row: &mut MoveRow<'_>,
+) {
+    let rows = theta.chunks_exact_mut(cols).zip(flows.chunks_exact_mut(cols)).zip(sums.chunks_exact(cols));
+    for (row, ((theta, flows), sums)) in rows.enumerate() {
+        let (mut theta_lanes, mut flow_lanes) = ([0f32; LANES], [0f32; LANES]);
+        let mut add = |theta: &[f32], flows: &mut [f32], sums: &[f32]| {
+            let lanes = theta_lanes.iter_mut().zip(&mut flow_lanes);
+            for (((f, &p), &s), (theta_lane, flow_lane)) in flows.iter_mut().zip(theta).zip(sums).zip(lanes) {
+                *f = keep * *f + p * s;
+                *theta_lane += p;
+                *flow_lane += *f;
+            }
+        };
+        let mut at = 0;
+        while at + LANES <= cols {
+            add(&theta[at..at + LANES], &mut flows[at..at + LANES], &sums[at..at + LANES]);
+            at += LANES;
+        }
+        add(&theta[at..], &mut flows[at..], &sums[at..]);
+        let total = |lanes: &[f32; LANES]| lanes.iter().map(|&x| f64::from(x)).sum::<f64>();
+        if let Some(coefficients) = move_row(row, total(&theta_lanes), total(&flow_lanes)) {
+            coefficients.apply(theta, flows);
+        }
+    }
+}
