@@ -171,8 +171,6 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
     let rows = chunk.num_rows();
     // SAFETY: the buffer is this step's own and the tile is this thread's.
     let all = unsafe { chunk.values.get_mut(chunk.span(product.value)) };
-    let scale_span = chunk.scale_span(product.value);
-    let (scales_below, scales) = state.scales.split_at_mut(scale_span.start);
     scratch.mapped.resize(units, 0.0);
     for row in 0..rows {
         let out = &mut all[row * units..(row + 1) * units];
@@ -194,7 +192,7 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
                 FactorSource::Value(buffer) => {
                     // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
                     let values = unsafe { chunk.values.get(chunk.row(buffer, row)) };
-                    (values, scales_below[buffer.scale * rows + row])
+                    (values, state.scales[buffer.scale * rows + row])
                 }
             };
             // A running product that has become small is rescaled before the next factor, to keep its range.
@@ -235,7 +233,7 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
             _ => {}
         }
         let seen = seen.unwrap_or_else(|| extremes(out));
-        scales[row] = settle_row(out, seen, scale);
+        state.scales[product.value.scale * rows + row] = settle_row(out, seen, scale);
     }
 }
 
@@ -270,25 +268,25 @@ fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mu
     let units = sum.value.units;
     // SAFETY: the sum's buffer is this step's own and the tile is this thread's.
     let all = unsafe { chunk.values.get_mut(chunk.span(sum.value)) };
-    let scale_span = chunk.scale_span(sum.value);
-    let (scales_below, scales) = state.scales.split_at_mut(scale_span.start);
     let found = &mut scratch.found;
-    for (row, scale) in scales[..rows].iter_mut().enumerate() {
+    for row in 0..rows {
         let out = &mut all[row * units..(row + 1) * units];
-        let panel_scale = |group: &PlanGroup| scales_below[group.panel.buffer.scale * rows + row];
+        let scales = &mut state.scales;
+        let own = sum.value.scale * rows + row;
+        let panel_scale = |scales: &[Scale], group: &PlanGroup| scales[group.panel.buffer.scale * rows + row];
         if let [group] = &sum.groups[..] {
             // One group whose outputs are all in range: the common case, and nothing to be done.
-            let (seen, panel) = (extremes(out), panel_scale(group));
+            let (seen, panel) = (extremes(out), panel_scale(scales, group));
             if is_comfortable(seen) && panel.exponent > ZERO {
                 let loss = if is_above_loss(seen.min, panel.exponent, panel) { NO_LOSS } else { panel.loss };
-                *scale = Scale { exponent: panel.exponent, loss };
+                scales[own] = Scale { exponent: panel.exponent, loss };
                 state.degenerate[row] |= gain_bits(seen.min, 0) + pass.flow_bits > LARGEST_GAIN_BITS;
                 continue;
             }
         }
         found.clear();
         for group in &sum.groups {
-            let mut panel_scale = panel_scale(group);
+            let mut panel_scale = panel_scale(scales, group);
             let outputs = &out[group.start..group.start + group.units];
             let seen = extremes(outputs);
             if seen.min < DOUBTFUL.to_bits() && panel_scale.exponent > ZERO {
@@ -320,7 +318,7 @@ fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mu
             merged.exponent = merged.exponent.max(after.exponent);
             merged.loss = merged.loss.max(after.loss);
         }
-        *scale = merged;
+        scales[own] = merged;
     }
 }
 
