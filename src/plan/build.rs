@@ -1,7 +1,8 @@
 //! Turns a circuit into a plan: first who needs a buffer, then the steps.
 
 use super::{
-    Buffer, FactorSource, FlowTarget, GainBelow, InputStep, Plan, PlanFactor, PlanGroup, ProductStep, Step, SumStep, Use, View,
+    Buffer, FactorSource, FlowTarget, GainBelow, InputStep, Plan, PlanFactor, PlanGroup, ProductStep, Step, SumStep,
+    Use, View,
 };
 use crate::circuit::{Circuit, NodeId, NodeKind, Slice};
 
@@ -87,7 +88,15 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                         }
                         _ => None,
                     };
-                    plan_groups.push(PlanGroup { param: group.param, start, units, panel, gathered, targets, gain_below });
+                    plan_groups.push(PlanGroup {
+                        param: group.param,
+                        start,
+                        units,
+                        panel,
+                        gathered,
+                        targets,
+                        gain_below,
+                    });
                     start += units;
                 }
                 let value = match transient_buffers.iter().find(|buffer| buffer.units == node.units) {
@@ -102,7 +111,13 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                     let flow = View { buffer: flow, ..gain };
                     uses[group.param.index()].push(Use::Sum { gain, panel: group.panel, flow });
                 }
-                steps.push(Step::Sum(SumStep { groups: plan_groups, value, flow, clear: Vec::new(), is_transient: transient[i] }));
+                steps.push(Step::Sum(SumStep {
+                    groups: plan_groups,
+                    value,
+                    flow,
+                    clear: Vec::new(),
+                    is_transient: transient[i],
+                }));
                 Some(value)
             }
         };

@@ -22,8 +22,7 @@ impl ByVerbs {
             (RetainSource::RowMasses, Smoothing::Relative(_)) => (0.0, smoothing),
         };
         let (keep, gain, correction) = (momentum, 0.0, 0.0);
-        let step =
-            EmStep { flows, keep, gain, masses, source, scale, offset, correction, smoothing, spare };
+        let step = EmStep { flows, keep, gain, masses, source, scale, offset, correction, smoothing, spare };
         Self { step, momentum, updates: 0 }
     }
 

@@ -3,10 +3,10 @@
 //! For a sum with flow F and value v, G = F/v; then the flow of what it mixes is v_panel ⊙ (G·W), and the flow of its
 //! weights W ⊙ (Gᵀ·v_panel), which `weights` sums over all rows. A product passes its flow to every factor.
 
-use super::chunk::{Chunk, MISSING, TileState};
-use super::forward::Pass;
-use super::kernels::multiversion;
+use super::chunk::{Chunk, TileState};
+use super::forward::{Pass, ROWS_AHEAD};
 use super::kernels::product::{Matrix, MatrixMut, multiply, multiply_transposed};
+use super::kernels::{multiversion, prefetch};
 use super::scaled::ZERO;
 use super::worker::{Phase, Scratch};
 use crate::plan::{GainBelow, PlanGroup, ProductStep, Step, SumStep};
@@ -208,12 +208,15 @@ fn spread_below(pass: Pass<'_>, chunk: &Chunk, state: &TileState, group: &PlanGr
         }
         // Both at the scale of what the sum below mixes; see `GainBelow`.
         let factor = 2f32.powi((panel - own).clamp(-150, 150) as i32);
+        for &(var, param) in &below.tables {
+            if let Some(&ahead) = chunk.categories(var).get(row + ROWS_AHEAD) {
+                // SAFETY: as above.
+                unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
+            }
+        }
         let mut tables = below.tables.iter().filter_map(|&(var, param)| {
-            let layout = pass.circuit.layout().block(param);
-            let category = chunk.categories(var)[row];
-            let start = layout.values.start + category as usize * units;
             // SAFETY: as above.
-            (category != MISSING).then(|| unsafe { pass.theta.get(start..start + units) })
+            unsafe { pass.table_row(param, chunk.categories(var)[row]) }
         });
         let terms = into.iter_mut().zip(values).zip(products).zip(gains.iter_mut());
         match tables.next() {

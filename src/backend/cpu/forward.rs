@@ -6,7 +6,7 @@
 
 use super::chunk::{Chunk, MISSING, TileState};
 use super::kernels::product::{Matrix, MatrixMut, Packed, multiply};
-use super::kernels::{Isa, multiversion};
+use super::kernels::{Isa, multiversion, prefetch};
 use super::scaled::{
     DOUBTFUL, Extremes, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
     is_comfortable, multiply_into, multiply_rows, settle_row, standard_exponent, underflow_loss,
@@ -49,6 +49,18 @@ impl<'a> Pass<'a> {
     pub unsafe fn block(self, param: ParamId) -> &'a [f32] {
         // SAFETY: the caller's.
         unsafe { self.theta.get(self.circuit.layout().block(param).values.clone()) }
+    }
+
+    /// The row of a category in a table; `None` for a missing one.
+    ///
+    /// # Safety
+    /// As `block`.
+    #[inline(always)]
+    pub unsafe fn table_row(self, param: ParamId, category: u32) -> Option<&'a [f32]> {
+        let layout = self.circuit.layout().block(param);
+        let start = layout.values.start + category as usize * layout.units();
+        // SAFETY: the caller's.
+        (category != MISSING).then(|| unsafe { self.theta.get(start..start + layout.units()) })
     }
 
     /// The weights of a group as a matrix.
@@ -179,16 +191,18 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
         let mut seen = None;
         for factor in &product.factors {
             let (values, factor_scale) = match factor.source {
-                FactorSource::Table { var, param } => match chunk.categories(var)[row] {
-                    MISSING => continue, // a factor of one
-                    category => {
-                        let layout = pass.circuit.layout().block(param);
-                        let start = layout.values.start + category as usize * layout.units();
+                FactorSource::Table { var, param } => {
+                    let categories = chunk.categories(var);
+                    if let Some(&ahead) = categories.get(row + ROWS_AHEAD) {
                         // SAFETY: parameters rest while tiles need them.
-                        let values = unsafe { pass.theta.get(start..start + layout.units()) };
-                        (values, Scale::UNIT)
+                        unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
                     }
-                },
+                    // SAFETY: the same.
+                    match unsafe { pass.table_row(param, categories[row]) } {
+                        Some(values) => (values, Scale::UNIT),
+                        None => continue, // missing: a factor of one
+                    }
+                }
                 FactorSource::Value(buffer) => {
                     // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
                     let values = unsafe { chunk.values.get(chunk.row(buffer, row)) };
@@ -236,6 +250,9 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
         state.scales[product.value.scale * rows + row] = settle_row(out, seen, scale);
     }
 }
+
+/// How many rows ahead table rows are asked for: they lie anywhere in a large table.
+pub(super) const ROWS_AHEAD: usize = 2;
 
 /// 2^−40.
 const LOW_WATER: u32 = (127 - 40) << 23;

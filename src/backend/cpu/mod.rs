@@ -29,6 +29,7 @@ mod worker;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 pub use self::kernels::{Isa, IsaCap};
@@ -334,8 +335,8 @@ impl Backend for CpuBackend {
         match &mut self.flows[flows] {
             FlowBuffer::Single(values) if factor == 0.0 => values.fill(0.0),
             FlowBuffer::Double(values) if factor == 0.0 => values.fill(0.0),
-            FlowBuffer::Single(values) => values.iter_mut().for_each(|x| *x *= factor as f32),
-            FlowBuffer::Double(values) => values.iter_mut().for_each(|x| *x *= factor),
+            FlowBuffer::Single(values) => self.pool.install(|| values.par_iter_mut().for_each(|x| *x *= factor as f32)),
+            FlowBuffer::Double(values) => self.pool.install(|| values.par_iter_mut().for_each(|x| *x *= factor)),
         }
         Ok(())
     }
