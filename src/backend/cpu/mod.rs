@@ -14,6 +14,7 @@ mod kernels;
 mod large_tables;
 mod lazy;
 mod log_space;
+mod reference;
 mod renormalize;
 mod scaled;
 mod schedule;
@@ -33,6 +34,7 @@ use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 pub use self::kernels::{Isa, IsaCap};
+pub use self::reference::reference_gemm;
 
 use self::buffers::{FlowBuffer, with_flows};
 use self::chunk::Chunk;
