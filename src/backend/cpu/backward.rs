@@ -5,7 +5,7 @@
 
 use super::chunk::{Chunk, TileState};
 use super::forward::{Pass, ROWS_AHEAD};
-use super::kernels::product::{Matrix, MatrixMut, multiply, multiply_transposed};
+use super::kernels::product::{Matrix, MatrixMut, multiply};
 use super::kernels::{multiversion, prefetch};
 use super::scaled::ZERO;
 use super::worker::{Phase, Scratch};
@@ -254,7 +254,5 @@ fn add_tied(
         unsafe { (&chunk.values.get(chunk.span(sum.value))[group.start..], chunk.values.get(chunk.view(group.panel))) };
     let gains = Matrix::new(gains, rows, group.units, sum.value.units);
     let values = Matrix::new(values, rows, group.panel.units, group.panel.buffer.units);
-    state.tied[index].add(group.units, group.panel.units, |out, accumulate| {
-        multiply_transposed(pass.isa, out, accumulate, gains, values, &mut scratch.flow);
-    });
+    state.tied[index].add(pass.isa, gains, values, &mut scratch.flow);
 }

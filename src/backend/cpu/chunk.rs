@@ -5,9 +5,11 @@
 //! thread. Values and flows are read by other threads as soon as they are final (`schedule`).
 
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
-use super::kernels::product::MatrixMut;
+use super::buffers::tiles as tiles_of;
+use super::kernels::Isa;
+use super::kernels::product::{FlowScratch, Matrix, MatrixMut, multiply_transposed};
 use super::scaled::{NO_LOSS, Scale};
 use super::schedule::Schedule;
 use super::shared::SharedBuffer;
@@ -51,33 +53,70 @@ pub(super) struct TileState {
     pub occupancy: Vec<Vec<f64>>,
 }
 
-/// Gᵀ·values of one block over the rows of a tile. In double precision beyond a few thousand rows: values of discrete
+/// Gᵀ·values of one block over the rows of a lane. In double precision beyond a few thousand rows: values of discrete
 /// data repeat, so that the rounding of a long sum in single precision does not average out.
 #[derive(Default)]
 pub(super) struct TiedFlows {
+    /// Rows and columns of the block.
+    shape: (usize, usize),
     single: Vec<f32>,
     double: Vec<f64>,
-    /// Products added to `single` since it was last emptied.
+    /// Rows added to `single` since it was last emptied.
     pending: usize,
+    /// G and values of few rows at a time, `[waiting × rows]` and `[waiting × cols]`: a product of a few rows would
+    /// spend its time on loading and storing the sum.
+    waiting: usize,
+    gains: Vec<f32>,
+    values: Vec<f32>,
 }
 
-/// Matrix products, of at most a tile's rows each, that are added up in single precision.
-pub(super) const FLUSH: usize = 16;
+/// Rows that are added up in single precision.
+pub(super) const FLUSH_ROWS: usize = 2048;
+
+/// Rows that are multiplied at once, at the least.
+const ENOUGH_ROWS: usize = 64;
+
+/// Rows that wait at the most.
+const MOST_WAITING: usize = 128;
 
 impl TiedFlows {
-    fn prepare(&mut self, len: usize) {
+    fn prepare(&mut self, shape: (usize, usize)) {
+        self.shape = shape;
+        let len = shape.0 * shape.1;
         self.single.resize(len, 0.0);
         self.double.clear();
         self.double.resize(len, 0.0);
-        self.pending = 0;
+        (self.pending, self.waiting) = (0, 0);
     }
 
-    /// Adds a product, by calling `multiply(out, accumulate)`.
-    pub fn add(&mut self, rows: usize, cols: usize, multiply: impl FnOnce(MatrixMut<'_>, bool)) {
-        multiply(MatrixMut::new(&mut self.single, rows, cols, cols), self.pending > 0);
-        self.pending += 1;
-        if self.pending == FLUSH {
+    /// Adds gainsᵀ·values.
+    pub fn add(&mut self, isa: Isa, gains: Matrix<'_>, values: Matrix<'_>, scratch: &mut FlowScratch) {
+        let rows = gains.num_rows();
+        if rows >= ENOUGH_ROWS {
+            multiply_into(isa, self.shape, &mut self.single, &mut self.pending, gains, values, scratch);
+        } else {
+            if self.waiting + rows > MOST_WAITING {
+                self.multiply_waiting(isa, scratch);
+            }
+            let (gain_cols, value_cols) = self.shape;
+            self.gains.resize(MOST_WAITING * gain_cols, 0.0);
+            self.values.resize(MOST_WAITING * value_cols, 0.0);
+            gains.copy_rows_to(&mut self.gains[self.waiting * gain_cols..]);
+            values.copy_rows_to(&mut self.values[self.waiting * value_cols..]);
+            self.waiting += rows;
+        }
+        if self.pending >= FLUSH_ROWS {
             self.flush();
+        }
+    }
+
+    fn multiply_waiting(&mut self, isa: Isa, scratch: &mut FlowScratch) {
+        if self.waiting > 0 {
+            let (gain_cols, value_cols) = self.shape;
+            let gains = Matrix::new(&self.gains, self.waiting, gain_cols, gain_cols);
+            let values = Matrix::new(&self.values, self.waiting, value_cols, value_cols);
+            multiply_into(isa, self.shape, &mut self.single, &mut self.pending, gains, values, scratch);
+            self.waiting = 0;
         }
     }
 
@@ -89,10 +128,25 @@ impl TiedFlows {
     }
 
     /// The sum of all products.
-    pub fn total(&mut self) -> &[f64] {
+    pub fn total(&mut self, isa: Isa, scratch: &mut FlowScratch) -> &[f64] {
+        self.multiply_waiting(isa, scratch);
         self.flush();
         &self.double
     }
+}
+
+/// single = gainsᵀ·values, or adds it where rows are pending already.
+fn multiply_into(
+    isa: Isa,
+    (rows, cols): (usize, usize),
+    single: &mut [f32],
+    pending: &mut usize,
+    gains: Matrix<'_>,
+    values: Matrix<'_>,
+    scratch: &mut FlowScratch,
+) {
+    multiply_transposed(isa, MatrixMut::new(single, rows, cols, cols), *pending > 0, gains, values, scratch);
+    *pending += gains.num_rows();
 }
 
 impl Chunk {
@@ -107,9 +161,8 @@ impl Chunk {
         }
     }
 
-    /// Makes room for some rows, and for their flows where `sums` says what is summed up. Old contents are not cleared:
-    /// every pass writes before it reads.
-    pub fn prepare(&mut self, plan: &Plan, batch: &Batch, rows: Range<usize>, marginal: bool, sums: Option<&Schedule>) {
+    /// Takes on some rows. Old contents of buffers are not cleared: every pass writes before it reads.
+    pub fn prepare(&mut self, plan: &Plan, batch: &Batch, rows: Range<usize>, marginal: bool, with_flows: bool) {
         (self.rows, self.marginal) = (rows, marginal);
         let count = self.num_rows();
         self.categories.clear();
@@ -122,20 +175,38 @@ impl Chunk {
             }));
             self.categories.extend(marginal.then_some(MISSING));
         }
-        self.values.prepare(plan.value_units * count);
-        let state = self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.scales.resize(plan.num_scales * count, Scale { exponent: 0, loss: NO_LOSS });
         state.log_likelihoods.resize(count, 0.0);
         state.degenerate.clear();
         state.degenerate.resize(count, false);
-        if let Some(Schedule { tied_sizes, large_tables, .. }) = sums {
+        if with_flows {
             self.flows.prepare(plan.flow_units * count);
             state.product.resize(plan.widest_panel * count, 0.0);
-            state.tied.resize_with(tied_sizes.len(), TiedFlows::default);
-            state.tied.iter_mut().zip(tied_sizes).for_each(|(flows, &len)| flows.prepare(len));
-            state.occupancy.resize_with(large_tables.len(), Vec::new);
-            state.occupancy.iter_mut().for_each(Vec::clear);
         }
+    }
+
+    /// Makes room for the values of its rows.
+    pub fn prepare_values(&mut self, plan: &Plan) {
+        self.values.prepare(plan.value_units * self.num_rows());
+    }
+
+    /// Starts the sums over its rows at zero.
+    pub fn prepare_sums(&mut self, schedule: &Schedule) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.tied.resize_with(schedule.tied_shapes.len(), TiedFlows::default);
+        state.tied.iter_mut().zip(&schedule.tied_shapes).for_each(|(flows, &shape)| flows.prepare(shape));
+        state.occupancy.resize_with(schedule.large_tables.len(), Vec::new);
+        state.occupancy.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Goes on with the value buffers and the sums of a tile that is done with them: memory that is still in a cache.
+    pub fn take_over(&mut self, before: &mut Self) {
+        self.values = std::mem::take(&mut before.values);
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let before = before.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        state.tied = std::mem::take(&mut before.tied);
+        state.occupancy = std::mem::take(&mut before.occupancy);
     }
 
     /// Rows, with the marginal one.
@@ -179,13 +250,28 @@ impl Chunk {
     }
 }
 
-/// How many rows a tile has when a micro-batch has `num_rows`: at least four tiles to share where there are rows
-/// enough, and no more rows than keep the operands of a matrix product in the second cache. A function of the batch alone.
-pub(super) fn tile_rows(num_rows: usize) -> usize {
-    let tiles = num_rows.div_ceil(MOST_TILE_ROWS).max(num_rows.min(LEAST_TILES));
-    num_rows.div_ceil(tiles.max(1)).max(1)
+/// How the rows of a micro-batch are cut: into lanes, and each lane into tiles. A function of circuit and batch alone.
+///
+/// At least four lanes to share where there are rows enough, and no more rows than keep the operands of a matrix product
+/// in the second cache. Where a tile goes forwards and back at once (`Schedule::is_released_at_end`), it has no more rows
+/// than the last cache holds the values of, if those are enough for a matrix product; the tiles of a lane follow each
+/// other in the same memory.
+pub(super) fn lanes(num_rows: usize, plan: &Plan, is_round_trip: bool) -> Vec<Vec<Range<usize>>> {
+    let count = num_rows.div_ceil(MOST_TILE_ROWS).max(num_rows.min(LEAST_LANES)).max(1);
+    let resident = RESIDENT_BYTES / (4 * plan.value_units.max(1));
+    let cut = |lane: Range<usize>| {
+        let len = lane.len();
+        let tiles = if is_round_trip && resident >= LEAST_RESIDENT_ROWS { len.div_ceil(resident).max(1) } else { 1 };
+        let cut = tiles_of(len, len.div_ceil(tiles).max(1));
+        cut.map(move |tile| lane.start + tile.start..lane.start + tile.end).collect()
+    };
+    tiles_of(num_rows, num_rows.div_ceil(count).max(1)).map(cut).collect()
 }
 
 /// A multiple of the heights of all matrix kernels.
 const MOST_TILE_ROWS: usize = 132;
-const LEAST_TILES: usize = 4;
+const LEAST_LANES: usize = 4;
+
+/// Values of a tile that are to stay in the last cache, which two or more threads share.
+const RESIDENT_BYTES: usize = 9 << 20;
+const LEAST_RESIDENT_ROWS: usize = 48;

@@ -86,12 +86,7 @@ impl<'a> Engine<'a> {
                 if *first {
                     backward::start(self.pass, chunk, state, &root_flow);
                 }
-                for step in self.pass.plan.steps[self.schedule.stages[*stage].clone()].iter().rev() {
-                    backward::backward(self.pass, chunk, state, scratch, step, &self.schedule.tied);
-                }
-                for &(table, buffer) in &self.schedule.completed[*stage] {
-                    add_occupancy(self.pass.isa, chunk, state, table, buffer);
-                }
+                self.stage_backward(chunk, state, scratch, *stage);
                 scratch.clock.lap(Phase::Backward);
             }
             Work::Params(task) => match &self.pass.circuit.params()[task.param.index()].kind {
@@ -101,6 +96,40 @@ impl<'a> Engine<'a> {
         });
     }
 
+    /// Values and flows of all nodes, tile by tile: each goes forwards and back before the next of its lane begins. For
+    /// circuits that release nothing on the way.
+    pub fn round_trip(&self, lanes: Vec<&mut [Chunk]>, root_flow: impl Fn(usize) -> f32 + Sync) {
+        self.for_each(lanes, |lane, scratch| {
+            for i in 0..lane.len() {
+                if let [.., before, next] = &mut lane[..=i] {
+                    next.take_over(before);
+                }
+                lane[i].prepare_values(self.pass.plan);
+                let chunk = &lane[i];
+                let state = &mut *lock(chunk);
+                for step in &self.pass.plan.steps {
+                    forward::forward(self.pass, chunk, state, scratch, step);
+                }
+                forward::finish(self.pass, chunk, state);
+                scratch.clock.lap(Phase::Forward);
+                backward::start(self.pass, chunk, state, &root_flow);
+                for stage in (0..self.schedule.stages.len()).rev() {
+                    self.stage_backward(chunk, state, scratch, stage);
+                }
+                scratch.clock.lap(Phase::Backward);
+            }
+        });
+    }
+
+    fn stage_backward(&self, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, stage: usize) {
+        for step in self.pass.plan.steps[self.schedule.stages[stage].clone()].iter().rev() {
+            backward::backward(self.pass, chunk, state, scratch, step, &self.schedule.tied);
+        }
+        for &(table, buffer) in &self.schedule.completed[stage] {
+            add_occupancy(self.pass.isa, chunk, state, table, buffer);
+        }
+    }
+
     /// Flows, and in a fused step the update, of the blocks that several nodes share, but for large tables.
     pub fn shared_blocks(&self, gather: Gather<'_>) {
         for &param in &self.schedule.shared {
@@ -108,7 +137,7 @@ impl<'a> Engine<'a> {
             match &block.kind {
                 ParamKind::Sum { cols } => {
                     let index = self.schedule.tied[param.index()].expect("weights that several nodes share");
-                    let sums = tied_total(gather.chunks, index, block.units * cols);
+                    let sums = self.tied_total(gather.chunks, index, block.units * cols);
                     let rows_per_task = (32_768 / cols).max(1);
                     let tasks = super::buffers::tiles(block.units, rows_per_task).collect();
                     self.for_each(tasks, |rows, scratch| {
@@ -125,6 +154,21 @@ impl<'a> Engine<'a> {
                 }
             }
         }
+    }
+
+    /// Gᵀ·values of a block, over all lanes in their order.
+    fn tied_total(&self, chunks: &[Chunk], index: usize, len: usize) -> Vec<f32> {
+        let mut total = vec![0f64; len];
+        self.with_scratch(0, |scratch| {
+            for chunk in chunks {
+                // Only the last tile of a lane has the lane's sums.
+                if let Some(flows) = lock(chunk).tied.get_mut(index) {
+                    let part = flows.total(self.pass.isa, &mut scratch.flow);
+                    total.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
+                }
+            }
+        });
+        total.into_iter().map(|sum| sum as f32).collect()
     }
 
     /// Flows of a large table, when it is not updated at once.
@@ -146,16 +190,6 @@ impl<'a> Engine<'a> {
 /// The state of a tile that this thread was given.
 pub(super) fn lock(chunk: &Chunk) -> std::sync::MutexGuard<'_, TileState> {
     chunk.state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Gᵀ·values of a block, over all tiles in their order.
-fn tied_total(chunks: &[Chunk], index: usize, len: usize) -> Vec<f32> {
-    let mut total = vec![0f64; len];
-    for chunk in chunks {
-        let mut state = lock(chunk);
-        total.iter_mut().zip(state.tied[index].total()).for_each(|(sum, part)| *sum += part);
-    }
-    total.into_iter().map(|sum| sum as f32).collect()
 }
 
 multiversion! {

@@ -83,7 +83,9 @@ pub(super) fn update_large_table<'a>(
     let masses = unsafe { fused.masses.get_mut(layout.rows.clone()) };
     masses.iter_mut().for_each(|mass| *mass *= f64::from(gather.keep));
     for chunk in gather.chunks {
-        masses.iter_mut().zip(&lock(chunk).occupancy[index]).for_each(|(mass, flow)| *mass += flow);
+        // Only the last tile of a lane has the lane's sums.
+        let state = lock(chunk);
+        masses.iter_mut().zip(state.occupancy.get(index).into_iter().flatten()).for_each(|(mass, flow)| *mass += flow);
     }
     let mut top_down = Vec::new();
     gather.top_down(table.param, &mut top_down);

@@ -114,33 +114,56 @@ multiversion! {
     fn replay_row(theta: &mut [f32], flows: &mut [f32], history: &VecDeque<Past>, from: usize) = replay_body;
 }
 
-/// Units that are replayed together, in registers.
+/// Units that are replayed together, in registers: enough chains of dependent operations to keep the processor busy.
 const TOGETHER: usize = 32;
 
 #[inline(always)]
 fn replay_body(theta: &mut [f32], flows: &mut [f32], history: &VecDeque<Past>, from: usize) {
     let units = theta.len();
-    let mut at = 0;
-    while at + TOGETHER <= units {
-        let mut p: [f32; TOGETHER] = theta[at..at + TOGETHER].try_into().expect("so many units");
-        let mut f: [f32; TOGETHER] = flows[at..at + TOGETHER].try_into().expect("so many units");
-        for past in history.range(from..) {
-            let part = |x: &'_ [f32]| -> [f32; TOGETHER] { x[at..at + TOGETHER].try_into().expect("so many units") };
-            let (keep, take, add) = (part(&past.moves.keep), part(&past.moves.take), part(&past.moves.add));
-            for i in 0..TOGETHER {
-                (p[i], f[i]) = replayed(p[i], f[i], past.decay, keep[i], take[i], add[i]);
-            }
+    let whole = units / TOGETHER * TOGETHER;
+    for at in (0..whole).step_by(TOGETHER) {
+        let block = at..at + TOGETHER;
+        let (theta, flows) = (&mut theta[block.clone()], &mut flows[block.clone()]);
+        // Most words of a vocabulary have not been seen for long, and their momentum is gone: then only θ moves.
+        if flows.iter().all(|&f| f == 0.0) {
+            replay_block::<false>(theta, flows, history, from, block);
+        } else {
+            replay_block::<true>(theta, flows, history, from, block);
         }
-        theta[at..at + TOGETHER].copy_from_slice(&p);
-        flows[at..at + TOGETHER].copy_from_slice(&f);
-        at += TOGETHER;
     }
     for past in history.range(from..) {
         let Moves { keep, take, add } = &past.moves;
-        for i in at..units {
+        for i in whole..units {
             (theta[i], flows[i]) = replayed(theta[i], flows[i], past.decay, keep[i], take[i], add[i]);
         }
     }
+}
+
+/// Replays `TOGETHER` units. Without momentum, take·F is a zero that need not be computed to be added.
+#[inline(always)]
+fn replay_block<const MOMENTUM: bool>(
+    theta: &mut [f32],
+    flows: &mut [f32],
+    history: &VecDeque<Past>,
+    from: usize,
+    block: Range<usize>,
+) {
+    let (mut p, mut f) = ([0f32; TOGETHER], [0f32; TOGETHER]);
+    p.copy_from_slice(theta);
+    f.copy_from_slice(flows);
+    for past in history.range(from..) {
+        let (keep, take) = (&past.moves.keep[block.clone()], &past.moves.take[block.clone()]);
+        let add = &past.moves.add[block.clone()];
+        for i in 0..TOGETHER {
+            if MOMENTUM {
+                (p[i], f[i]) = replayed(p[i], f[i], past.decay, keep[i], take[i], add[i]);
+            } else {
+                p[i] = keep[i] * p[i] + add[i];
+            }
+        }
+    }
+    theta.copy_from_slice(&p);
+    flows.copy_from_slice(&f);
 }
 
 /// One update of one number that no row of the batch touched.
@@ -148,5 +171,5 @@ fn replay_body(theta: &mut [f32], flows: &mut [f32], history: &VecDeque<Past>, f
 fn replayed(theta: f32, flow: f32, decay: f32, keep: f32, take: f32, add: f32) -> (f32, f32) {
     let decayed = decay * flow;
     let flow = if decayed < NEGLIGIBLE { 0.0 } else { decayed };
-    (keep * theta + take * flow + add, flow)
+    (keep * theta + (take * flow + add), flow)
 }

@@ -106,7 +106,7 @@ pub struct CpuBackend {
     /// Large tables, and the flow buffer whose momentum their updates use.
     lazy: Vec<LazyTable>,
     lazy_flows: Option<usize>,
-    pool: ThreadPool,
+    pool: Arc<ThreadPool>,
     /// Rows worked on at once.
     micro_batch: usize,
     /// Working memory, kept from batch to batch.
@@ -144,7 +144,7 @@ impl CpuBackend {
             lazy,
             lazy_flows: None,
             scratch: (0..pool.current_num_threads()).map(|_| Mutex::default()).collect(),
-            pool,
+            pool: Arc::new(pool),
             micro_batch,
             chunks: Vec::new(),
             phases: PhaseSeconds::default(),
@@ -163,6 +163,13 @@ impl CpuBackend {
     /// The instruction set in use.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// Does something on a thread of the pool. A step hands out work many times; from here that wakes nobody who is awake,
+    /// and threads do not fall asleep in between.
+    fn on_a_worker<T: Send>(&mut self, act: impl FnOnce(&mut Self) -> T + Send) -> T {
+        let pool = self.pool.clone();
+        pool.install(|| act(self))
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<usize> {
@@ -219,13 +226,13 @@ impl Backend for CpuBackend {
 
     fn log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
         self.circuit.check_batch(batch)?;
-        Ok(self.evaluate(batch))
+        Ok(self.on_a_worker(|backend| backend.evaluate(batch)))
     }
 
     fn add_flows(&mut self, batch: &Batch, gain: f64, into: FlowsId) -> Result<BatchReport> {
         self.circuit.check_batch(batch)?;
         let into = self.flows_at(into)?;
-        Ok(self.add_batch_flows(batch, gain, into))
+        Ok(self.on_a_worker(|backend| backend.add_batch_flows(batch, gain, into)))
     }
 
     fn em_step(&mut self, batch: &Batch, step: &EmStep) -> Result<BatchReport> {
@@ -237,7 +244,7 @@ impl Backend for CpuBackend {
             return Err(Error::state("an EM step needs a spare row buffer besides the masses"));
         }
         match self.flows[flows] {
-            FlowBuffer::Single(_) => self.fused_step(batch, step, flows, masses),
+            FlowBuffer::Single(_) => self.on_a_worker(|backend| backend.fused_step(batch, step, flows, masses)),
             FlowBuffer::Double(_) => step.by_verbs(self, batch),
         }
     }

@@ -22,6 +22,9 @@ use crate::plan::{Buffer, Plan, Step, Use};
 /// Rows of a weight matrix that one task owns: enough that packing what they are multiplied with costs little.
 const WEIGHT_ROWS: usize = 256;
 
+/// Blocks with fewer rows, above all those of a root, are gathered with the shared ones: they are not worth a task.
+const FEW_ROWS: usize = 8;
+
 /// Stages without released blocks that are done in one go.
 const MERGED_STAGES: usize = 8;
 
@@ -43,10 +46,10 @@ pub(super) struct Schedule {
     pub stages: Vec<Range<usize>>,
     /// What is released once all tiles have passed a stage backwards.
     released: Vec<Vec<ParamTask>>,
-    /// For blocks of weights that several nodes share, which accumulator of a tile is theirs; by block.
+    /// For blocks of weights that several nodes share, or that are small, which accumulator of a tile is theirs; by block.
     pub tied: Vec<Option<usize>>,
-    /// Sizes of those accumulators.
-    pub tied_sizes: Vec<usize>,
+    /// Rows and columns of those blocks.
+    pub tied_shapes: Vec<(usize, usize)>,
     /// Blocks that no task releases, but for large tables: they wait for the end of the pass.
     pub shared: Vec<ParamId>,
     /// Tables with many categories.
@@ -56,9 +59,15 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
+    /// Whether nothing is released on the way: then a tile can go all the way forwards and back on its own, and what it
+    /// computes is still in a cache when it returns.
+    pub fn is_released_at_end(&self) -> bool {
+        self.released.iter().all(Vec::is_empty)
+    }
+
     pub fn new(circuit: &Circuit, plan: &Plan) -> Self {
         let mut tied = vec![None; circuit.params().len()];
-        let mut tied_sizes = Vec::new();
+        let mut tied_shapes = Vec::new();
         let mut shared = Vec::new();
         let complete = flow_complete(plan);
         let mut release_at: Vec<(usize, ParamTask)> = Vec::new();
@@ -68,14 +77,14 @@ impl Schedule {
             let block = &circuit.params()[param.index()];
             let uses = &plan.uses[param.index()];
             match (&block.kind, &uses[..]) {
-                (ParamKind::Sum { .. }, [Use::Sum { gain, .. }]) => {
+                (ParamKind::Sum { .. }, [Use::Sum { gain, .. }]) if block.units >= FEW_ROWS => {
                     let step = plan.steps.iter().position(|s| matches!(s, Step::Sum(s) if s.value == gain.buffer));
                     let step = step.expect("a sum has a step");
                     release_at.extend(tiles(block.units, WEIGHT_ROWS).map(|rows| (step, ParamTask { param, rows })));
                 }
                 (ParamKind::Sum { cols }, _) => {
-                    tied[param.index()] = Some(tied_sizes.len());
-                    tied_sizes.push(block.units * cols);
+                    tied[param.index()] = Some(tied_shapes.len());
+                    tied_shapes.push((block.units, *cols));
                     shared.push(param);
                 }
                 (ParamKind::Input(distribution), uses)
@@ -103,7 +112,7 @@ impl Schedule {
             stages: Vec::new(),
             released: Vec::new(),
             tied,
-            tied_sizes,
+            tied_shapes,
             shared,
             large_tables,
             completed: Vec::new(),

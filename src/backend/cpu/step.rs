@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::CpuBackend;
 use super::buffers::{FlowBuffer, tiles};
-use super::chunk::{Chunk, tile_rows};
+use super::chunk::{Chunk, lanes};
 use super::engine::{Engine, lock};
 use super::forward::Pass;
 use super::gather::{Fused, Gather, Target};
@@ -106,12 +106,12 @@ impl CpuBackend {
     fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> bool {
         let marginal = micro.update.is_some_and(|(step, _)| step.source == RetainSource::TopDown);
         self.pack_weights();
-        self.prepare_chunks(batch, micro.rows.clone(), true, marginal);
+        let lanes = self.prepare_chunks(batch, micro.rows.clone(), true, marginal);
         let mut theta = std::mem::take(&mut self.theta);
         let mut lazy = std::mem::take(&mut self.lazy);
         let mut target = std::mem::take(&mut self.flows[micro.target]);
         let mut masses = micro.update.map(|(_, at)| std::mem::take(&mut self.rows[at])).unwrap_or_default();
-        let chunks = std::mem::take(&mut self.chunks);
+        let mut chunks = std::mem::take(&mut self.chunks);
 
         let largest_weight = micro.rows.clone().map(|row| batch.weight(row)).fold(0f32, f32::max);
         let largest_flow = (micro.gain * f64::from(largest_weight)).max(1.0);
@@ -120,9 +120,6 @@ impl CpuBackend {
             FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
             FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
         };
-        let mut gather =
-            Gather { pass: engine.pass, chunks: &chunks, target: shared_target, keep: micro.keep as f32, fused: None };
-
         // Rows of large tables that this batch touches must be up to date before they are read.
         let mut touched = Vec::new();
         if let (Some(_), Target::Single(flows)) = (micro.update, shared_target) {
@@ -131,21 +128,35 @@ impl CpuBackend {
                 catch_up(engine, flows, table, touched);
             }
         }
-        engine.forward(&chunks);
+
+        let root_flow = |row: usize| (micro.gain * f64::from(batch.weight(row))) as f32;
+        let is_round_trip = self.schedule.is_released_at_end();
+        if is_round_trip {
+            let mut rest = &mut chunks[..];
+            let lanes = lanes.iter().map(|&len| rest.split_off_mut(..len).expect("as many tiles as lanes have"));
+            engine.round_trip(lanes.collect(), root_flow);
+        } else {
+            engine.forward(&chunks);
+        }
         let is_fused = micro.update.is_some()
             && !touched.iter().any(SortedRows::has_missing)
             && !chunks.iter().any(|chunk| lock(chunk).degenerate.contains(&true));
-        match (micro.update, shared_target) {
+        let fused = match (micro.update, shared_target) {
             (Some((step, _)), _) if is_fused => {
                 let EmStep { source, scale, offset, correction: gain, smoothing, .. } = *step;
-                gather.fused =
-                    Some(Fused { masses: SharedSlice::new(&mut masses), source, scale, offset, gain, smoothing });
+                Some(Fused { masses: SharedSlice::new(&mut masses), source, scale, offset, gain, smoothing })
             }
-            (Some(_), Target::Single(flows)) => settle(engine, flows, &mut lazy),
-            _ => {}
+            (Some(_), Target::Single(flows)) => {
+                settle(engine, flows, &mut lazy);
+                None
+            }
+            _ => None,
+        };
+        let (pass, keep) = (engine.pass, micro.keep as f32);
+        let gather = Gather { pass, chunks: &chunks, target: shared_target, keep, fused };
+        if !is_round_trip {
+            engine.backward(gather, root_flow);
         }
-
-        engine.backward(gather, |row| (micro.gain * f64::from(batch.weight(row))) as f32);
         engine.shared_blocks(gather);
         match (gather.fused, shared_target) {
             (Some(fused), Target::Single(flows)) => {
@@ -215,18 +226,36 @@ impl CpuBackend {
         Engine { pass, schedule: &self.schedule, pool: &self.pool, scratch: &self.scratch }
     }
 
-    /// Working memory for some rows, cut into tiles.
-    fn prepare_chunks(&mut self, batch: &Batch, rows: Range<usize>, with_flows: bool, marginal: bool) {
-        let pieces: Vec<_> = tiles(rows.len(), tile_rows(rows.len())).collect();
-        self.chunks.resize_with(pieces.len(), Chunk::new);
-        let last = pieces.len() - 1;
-        let (plan, sums) = (&self.plan, with_flows.then_some(&self.schedule));
+    /// Working memory for some rows, cut into tiles. How many tiles each lane has.
+    fn prepare_chunks(&mut self, batch: &Batch, rows: Range<usize>, with_flows: bool, marginal: bool) -> Vec<usize> {
+        let is_round_trip = with_flows && self.schedule.is_released_at_end();
+        let lanes = lanes(rows.len(), &self.plan, is_round_trip);
+        let tiles: Vec<(bool, Range<usize>)> =
+            lanes.iter().flat_map(|lane| lane.iter().enumerate().map(|(i, tile)| (i == 0, tile.clone()))).collect();
+        let last = tiles.len() - 1;
+        // Where tiles follow each other in the same memory, the last of a lane has it, and the first is to get it.
+        let mut at = 0;
+        for lane in &lanes {
+            if is_round_trip && let Some([first, .., last]) = self.chunks.get_mut(at..at + lane.len()) {
+                first.take_over(last);
+            }
+            at += lane.len();
+        }
+        self.chunks.resize_with(tiles.len(), Chunk::new);
+        let (plan, schedule) = (&self.plan, &self.schedule);
         self.pool.install(|| {
-            self.chunks.par_iter_mut().zip(pieces).enumerate().for_each(|(i, (chunk, piece))| {
-                let piece = rows.start + piece.start..rows.start + piece.end;
-                chunk.prepare(plan, batch, piece, marginal && i == last, sums);
+            self.chunks.par_iter_mut().zip(tiles).enumerate().for_each(|(i, (chunk, (is_first, tile)))| {
+                let tile = rows.start + tile.start..rows.start + tile.end;
+                chunk.prepare(plan, batch, tile, marginal && i == last, with_flows);
+                if is_first || !is_round_trip {
+                    chunk.prepare_values(plan);
+                    if with_flows {
+                        chunk.prepare_sums(schedule);
+                    }
+                }
             });
         });
+        lanes.iter().map(Vec::len).collect()
     }
 
     /// Packs the weights that several nodes share, if they have changed.

@@ -222,7 +222,7 @@ fn row_sum(sums: &mut [f32], row: &[f32]) {
 fn category_move(theta: &mut [f32], flows: &[f32], moves: &Moves) {
     let moves = moves.keep.iter().zip(&moves.take).zip(&moves.add);
     for ((p, f), ((keep, take), add)) in theta.iter_mut().zip(flows).zip(moves) {
-        *p = keep * *p + take * f + add;
+        *p = keep * *p + (take * f + add);
     }
 }
 
@@ -231,7 +231,7 @@ fn category_add_and_move(theta: &mut [f32], flows: &mut [f32], segment: &[f32], 
     let moves = moves.keep.iter().zip(&moves.take).zip(&moves.add);
     for (((p, f), s), ((retain, take), add)) in theta.iter_mut().zip(flows).zip(segment).zip(moves) {
         *f = keep * *f + s;
-        *p = retain * *p + take * *f + add;
+        *p = retain * *p + (take * *f + add);
     }
 }
 

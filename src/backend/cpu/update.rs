@@ -113,7 +113,7 @@ impl Coefficients {
     pub fn apply(self, theta: &mut [f32], flows: &[f32]) {
         match self.single() {
             Some([keep, take, add]) => {
-                theta.iter_mut().zip(flows).for_each(|(p, f)| *p = keep * *p + take * f + add);
+                theta.iter_mut().zip(flows).for_each(|(p, f)| *p = keep * *p + (take * f + add));
             }
             None => theta.iter_mut().zip(flows).for_each(|(p, &f)| *p = self.of(*p, f)),
         }

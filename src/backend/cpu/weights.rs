@@ -1,6 +1,6 @@
 //! Flows and update of weight matrices: W ⊙ Σ over uses and tiles of Gᵀ·v_panel.
 
-use super::chunk::FLUSH;
+use super::chunk::FLUSH_ROWS;
 use super::gather::{Gather, Target};
 use super::kernels::multiversion;
 use super::kernels::product::{Matrix, MatrixMut, multiply_transposed};
@@ -19,25 +19,26 @@ pub(super) fn run(gather: Gather<'_>, task: &ParamTask, scratch: &mut Scratch) {
     scratch.single.clear();
     scratch.single.resize(rows * cols, 0.0);
     scratch.double.clear();
-    let mut products = 0;
+    let mut pending = 0;
     for chunk in gather.chunks.iter().filter(|chunk| !chunk.rows.is_empty()) {
         // SAFETY: every tile has passed this node, so G and the panel are final.
         let (gains, values) = unsafe { (chunk.values.get(chunk.view(gain)), chunk.values.get(chunk.view(panel))) };
         multiply_transposed(
             gather.pass.isa,
             MatrixMut::new(&mut scratch.single, rows, cols, cols),
-            products % FLUSH != 0,
+            pending > 0,
             Matrix::new(&gains[task.rows.start..], chunk.rows.len(), rows, gain.buffer.units),
             Matrix::new(values, chunk.rows.len(), cols, panel.buffer.units),
             &mut scratch.flow,
         );
-        products += 1;
-        if products % FLUSH == 0 {
+        pending += chunk.rows.len();
+        if pending >= FLUSH_ROWS {
             flush(&mut scratch.double, &scratch.single);
+            pending = 0;
         }
     }
-    if products > FLUSH {
-        if products % FLUSH != 0 {
+    if !scratch.double.is_empty() {
+        if pending > 0 {
             flush(&mut scratch.double, &scratch.single);
         }
         scratch.single.iter_mut().zip(&scratch.double).for_each(|(s, &d)| *s = d as f32);

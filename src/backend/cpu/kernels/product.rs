@@ -24,6 +24,15 @@ impl<'a> Matrix<'a> {
         Self { data, rows, cols, stride }
     }
 
+    pub fn num_rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Copies all rows, one after the other.
+    pub fn copy_rows_to(&self, to: &mut [f32]) {
+        to.chunks_exact_mut(self.cols).zip(0..self.rows).for_each(|(to, row)| to.copy_from_slice(self.row(row)));
+    }
+
     fn row(&self, row: usize) -> &'a [f32] {
         &self.data[row * self.stride..][..self.cols]
     }
