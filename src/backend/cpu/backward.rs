@@ -132,14 +132,14 @@ fn sum_product(
     let (gains, weights) = unsafe { (&chunk.values.get(chunk.span(sum.value))[group.start..], pass.weights(group)) };
     let packed = match &pass.packed[group.param.index()] {
         Some(packed) => &packed.backward,
-        None => scratch.packs.backward(pass.isa, group.param, weights),
+        None => scratch.packs.backward(pass.arithmetic, group.param, weights),
     };
     multiply(
-        pass.isa,
+        pass.arithmetic,
         MatrixMut::new(&mut state.product, rows, cols, cols),
         Matrix::new(gains, rows, group.units, sum.value.units),
         packed,
-        &mut scratch.long_rows,
+        &mut scratch.left,
     );
 }
 
@@ -191,6 +191,6 @@ fn add_tied(
     let gains = Matrix::new(gains, rows, group.units, sum.value.units);
     let values = Matrix::new(values, rows, group.panel.units, group.panel.buffer.units);
     state.tied[index].add(group.units, group.panel.units, |out, accumulate| {
-        multiply_transposed(pass.isa, out, accumulate, gains, values, &mut scratch.flow);
+        multiply_transposed(pass.arithmetic, out, accumulate, gains, values, &mut scratch.flow);
     });
 }

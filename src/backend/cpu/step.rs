@@ -12,6 +12,7 @@ use super::engine::{Engine, lock};
 use super::forward::Pass;
 use super::gather::{Fused, Gather, Target};
 use super::kernels::product::Matrix;
+use super::kernels::{Arithmetic, Precision};
 use super::large_tables::{catch_up, settle, update_large_table};
 use super::log_space::{self, Row, RowFlows};
 use super::shared::SharedSlice;
@@ -35,12 +36,14 @@ impl CpuBackend {
     /// log p of every row.
     pub(super) fn evaluate(&mut self, batch: &Batch) -> Vec<f64> {
         self.settle();
-        self.pack_weights();
+        // What is reported of a model is never rounded, however it was trained.
+        let arithmetic = Arithmetic::new(self.isa, Precision::F32);
+        self.pack_weights(arithmetic);
         let mut out = Vec::with_capacity(batch.num_rows());
         for rows in tiles(batch.num_rows(), self.micro_batch) {
             self.prepare_chunks(batch, rows, false, false);
             let (mut theta, chunks) = (std::mem::take(&mut self.theta), std::mem::take(&mut self.chunks));
-            let engine = self.engine(&mut theta, batch, 0);
+            let engine = self.engine(arithmetic, &mut theta, batch, 0);
             engine.forward(&chunks);
             // SAFETY: nothing is updated here.
             let all = unsafe { engine.pass.theta.get(0..engine.pass.theta.len()) };
@@ -105,7 +108,7 @@ impl CpuBackend {
     /// in log space, which reads all parameters, nor where a value of a large table is missing, which touches all of it.
     fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> bool {
         let marginal = micro.update.is_some_and(|(step, _)| step.source == RetainSource::TopDown);
-        self.pack_weights();
+        self.pack_weights(self.training);
         self.prepare_chunks(batch, micro.rows.clone(), true, marginal);
         let mut theta = std::mem::take(&mut self.theta);
         let mut lazy = std::mem::take(&mut self.lazy);
@@ -115,7 +118,7 @@ impl CpuBackend {
 
         let largest_weight = micro.rows.clone().map(|row| batch.weight(row)).fold(0f32, f32::max);
         let largest_flow = (micro.gain * f64::from(largest_weight)).max(1.0);
-        let engine = self.engine(&mut theta, batch, largest_flow.log2().ceil() as i64);
+        let engine = self.engine(self.training, &mut theta, batch, largest_flow.log2().ceil() as i64);
         let shared_target = match &mut target {
             FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
             FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
@@ -202,11 +205,18 @@ impl CpuBackend {
         }
     }
 
-    fn engine<'a>(&'a self, theta: &'a mut [f32], batch: &'a Batch, flow_bits: i64) -> Engine<'a> {
+    fn engine<'a>(
+        &'a self,
+        arithmetic: Arithmetic,
+        theta: &'a mut [f32],
+        batch: &'a Batch,
+        flow_bits: i64,
+    ) -> Engine<'a> {
         let pass = Pass {
             circuit: &self.circuit,
             plan: &self.plan,
             isa: self.isa,
+            arithmetic,
             theta: SharedSlice::new(theta),
             packed: &self.packed,
             batch,
@@ -229,18 +239,23 @@ impl CpuBackend {
         });
     }
 
-    /// Packs the weights that several nodes share, if they have changed.
-    fn pack_weights(&mut self) {
-        if std::mem::replace(&mut self.is_packed, true) {
+    /// Packs the weights that several nodes share, if they have changed or were packed for another arithmetic: training
+    /// and evaluation take turns of many batches.
+    fn pack_weights(&mut self, arithmetic: Arithmetic) {
+        if self.is_packed && self.packed_for == arithmetic {
             return;
         }
-        let (circuit, theta, isa) = (&self.circuit, &self.theta, self.isa);
+        (self.is_packed, self.packed_for) = (true, arithmetic);
+        let (circuit, theta) = (&self.circuit, &self.theta);
         self.pool.install(|| {
             self.packed.par_iter_mut().zip(circuit.layout().blocks()).for_each(|(packed, layout)| {
                 let Some(packed) = packed else { return };
                 let (units, cols) = (layout.units(), layout.values_per_row);
                 let weights = Matrix::new(&theta[layout.values.clone()], units, cols, cols);
-                rayon::join(|| packed.forward.pack_transposed(isa, weights), || packed.backward.pack(isa, weights));
+                rayon::join(
+                    || packed.forward.pack_transposed(arithmetic, weights),
+                    || packed.backward.pack(arithmetic, weights),
+                );
             });
         });
     }
@@ -252,7 +267,7 @@ impl CpuBackend {
         let (mut theta, mut lazy) = (std::mem::take(&mut self.theta), std::mem::take(&mut self.lazy));
         if let FlowBuffer::Single(flows) = &mut flows {
             let batch = Batch::empty();
-            settle(self.engine(&mut theta, &batch, 0), SharedSlice::new(flows), &mut lazy);
+            settle(self.engine(self.training, &mut theta, &batch, 0), SharedSlice::new(flows), &mut lazy);
         }
         (self.theta, self.lazy, self.flows[at]) = (theta, lazy, flows);
     }
@@ -266,7 +281,7 @@ impl CpuBackend {
             if let FlowBuffer::Single(momentum) = &mut momentum {
                 let batch = Batch::empty();
                 let mut lazy = self.lazy.clone();
-                settle(self.engine(&mut theta, &batch, 0), SharedSlice::new(momentum), &mut lazy);
+                settle(self.engine(self.training, &mut theta, &batch, 0), SharedSlice::new(momentum), &mut lazy);
             }
             if flows == Some(at) {
                 copy = momentum;

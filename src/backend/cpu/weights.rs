@@ -24,7 +24,7 @@ pub(super) fn run(gather: Gather<'_>, task: &ParamTask, scratch: &mut Scratch) {
         // SAFETY: every tile has passed this node, so G and the panel are final.
         let (gains, values) = unsafe { (chunk.values.get(chunk.view(gain)), chunk.values.get(chunk.view(panel))) };
         multiply_transposed(
-            gather.pass.isa,
+            gather.pass.arithmetic,
             MatrixMut::new(&mut scratch.single, rows, cols, cols),
             products % FLUSH != 0,
             Matrix::new(&gains[task.rows.start..], chunk.rows.len(), rows, gain.buffer.units),
