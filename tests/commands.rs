@@ -131,6 +131,12 @@ fn mistakes_have_their_exit_code_and_one_line() {
         (&["train", "p.toml", "--set", "learn.step=1.4"], 2, "--set learn.step: learn.step = 1.4: must be in (0, 1]"),
         (&["train", "p.toml", "--device", "cuda:0"], 2, "this build has no CUDA backend"),
         (&["train", "p.toml", "--memory", "much"], 2, "--memory much: expected a size"),
+        (
+            &["train", "p.toml", "--precision", "f16"],
+            2,
+            "--precision: precision \"f16\" is not known; there are f32, bf16x3, bf16",
+        ),
+        (&["train", "p.toml", "--isa", "sse9"], 2, "--isa: instruction set \"sse9\" is not known"),
         (&["train", "p.toml", "--metrics-addr", "here"], 2, "--metrics-addr: here"),
         (&["check", "--data", "damaged.parquet"], 3, "damaged.parquet"),
         (&["check", "--data", "nothing-*.parquet"], 1, "nothing-*.parquet"),

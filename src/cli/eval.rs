@@ -10,7 +10,7 @@ use super::output::{Failure, Outcome, note, say, table, thousands};
 use super::runtime;
 use super::train::MachineArgs;
 use crate::backend::Backend;
-use crate::backend::cpu::{CpuBackend, CpuOptions};
+use crate::backend::cpu::CpuBackend;
 use crate::batcher::BatchSpec;
 use crate::circuit::{Circuit, ParamKind};
 use crate::data::Cursor;
@@ -147,9 +147,7 @@ async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Mac
         }
         _ => (in_order(&inputs, args.rows)?, args.rows),
     };
-    let options =
-        CpuOptions { threads: machine.threads, memory_budget: machine.memory_budget(), ..CpuOptions::default() };
-    let mut backend = CpuBackend::new(model.circuit.clone(), &model.params, &options)?;
+    let mut backend = CpuBackend::new(model.circuit.clone(), &model.params, &machine.cpu_options())?;
     evaluate(&mut stream, rows, async |batch| backend.log_likelihoods(&batch)).await
 }
 

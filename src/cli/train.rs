@@ -8,6 +8,7 @@ use super::output::{Failure, Outcome};
 use super::pipeline_args::PipelineArgs;
 use super::report::{Report, Style};
 use super::runtime;
+use crate::backend::cpu::{IsaCap, Precision};
 use crate::error::{Error, Result};
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::prepare::Machine;
@@ -36,6 +37,10 @@ pub(super) struct TrainArgs {
     out: Option<PathBuf>,
     #[command(flatten)]
     machine: MachineArgs,
+    /// How precisely training multiplies matrices: f32, bf16x3 or bf16 (f32 if left out); held-out rows are always looked at
+    /// in f32
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<String>,
     /// Show metrics to Prometheus at this address: a port of this machine, or an IP address and a port
     #[arg(long, value_name = "ADDR")]
     metrics_addr: Option<String>,
@@ -59,6 +64,9 @@ pub(super) struct MachineArgs {
     /// Memory for the rows that are worked on at once, such as 512MiB (1GiB if left out)
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
+    /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
+    #[arg(long, value_name = "SET")]
+    isa: Option<String>,
 }
 
 /// More threads than any machine has cores only wait for each other.
@@ -85,13 +93,21 @@ impl MachineArgs {
             let bytes = parse_size(text).and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
             bytes.ok_or_else(|| Error::option(format!("--memory {text}: expected a size such as 512MiB")))
         };
-        Ok(Machine { threads: self.threads, memory_budget: self.memory.as_ref().map(size).transpose()? })
+        let isa = self.isa.as_deref().map(str::parse::<IsaCap>).transpose().map_err(|e| e.at("--isa"))?;
+        let memory_budget = self.memory.as_ref().map(size).transpose()?;
+        Ok(Machine { threads: self.threads, memory_budget, isa, precision: None })
     }
+}
+
+/// The device, and what only training asks of it.
+fn understand_machine(args: &TrainArgs) -> Result<Machine> {
+    let precision = args.precision.as_deref().map(str::parse::<Precision>).transpose();
+    Ok(Machine { precision: precision.map_err(|e| e.at("--precision"))?, ..args.machine.understand()? })
 }
 
 pub(super) fn run(args: &TrainArgs) -> Outcome {
     let understood = args.pipeline.understand().map_err(Failure::not_understood)?;
-    let machine = args.machine.understand().map_err(Failure::not_understood)?;
+    let machine = understand_machine(args).map_err(Failure::not_understood)?;
     let address = args.metrics_addr.as_deref().map(telemetry::parse_address).transpose();
     let address = address.map_err(|e| Failure::not_understood(e.at("--metrics-addr")))?;
     let style = match (args.json, args.quiet) {

@@ -13,7 +13,7 @@ use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{DEFAULT_HELD_OUT, ModelSpec, PipelineSpec, ValidateSpec, expand_path, show_size};
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
 use crate::backend::Backend;
-use crate::backend::cpu::{CpuBackend, CpuOptions};
+use crate::backend::cpu::{CpuBackend, CpuOptions, IsaCap, Precision};
 use crate::batcher::{BadPolicy, BatchSpec};
 use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Digest, Item};
@@ -31,12 +31,37 @@ pub struct Machine {
     /// Bytes for activations; `None` is the backend's default, or what a resumed run had. The bits depend on it: it decides
     /// where a batch is cut.
     pub memory_budget: Option<usize>,
+    /// The most that may be used of the processor; `None` is all of it, or what a resumed run had. The bits depend on it.
+    pub isa: Option<IsaCap>,
+    /// How precisely training passes multiply matrices; `None` is f32, or what a resumed run had. The bits depend on it, but
+    /// not those of an evaluation.
+    pub precision: Option<Precision>,
 }
 
 impl Machine {
     /// Bytes for activations.
     pub fn memory_budget(&self) -> usize {
         self.memory_budget.unwrap_or(CpuOptions::default().memory_budget)
+    }
+
+    /// What was left out, as a run that is resumed had it.
+    pub fn or(self, earlier: Self) -> Self {
+        Self {
+            threads: self.threads.or(earlier.threads),
+            memory_budget: self.memory_budget.or(earlier.memory_budget),
+            isa: self.isa.or(earlier.isa),
+            precision: self.precision.or(earlier.precision),
+        }
+    }
+
+    /// The same for the CPU backend.
+    pub fn cpu_options(&self) -> CpuOptions {
+        CpuOptions {
+            threads: self.threads,
+            memory_budget: self.memory_budget(),
+            isa: self.isa.unwrap_or_default(),
+            precision: self.precision.unwrap_or_default(),
+        }
     }
 }
 
@@ -209,9 +234,7 @@ impl Inputs {
             )));
         }
         let start = initial_params(&spec.circuit, &circuit)?;
-        let options =
-            CpuOptions { threads: machine.threads, memory_budget: machine.memory_budget(), ..CpuOptions::default() };
-        let mut backend = Box::new(CpuBackend::new(circuit, &start, &options)?);
+        let mut backend = Box::new(CpuBackend::new(circuit, &start, &machine.cpu_options())?);
         let optimizer = spec.learn.optimizer.build(&mut *backend).map_err(|e| e.at("learn"))?;
         Ok((backend, optimizer))
     }

@@ -21,6 +21,7 @@ use super::spec::PipelineSpec;
 use super::stop::Stop;
 use super::stream::{Stream, StreamOptions};
 use super::waits::StageWaits;
+use crate::backend::cpu::{IsaCap, Precision};
 use crate::batcher::OnBad;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
@@ -76,7 +77,7 @@ pub async fn train(
             // What was best on other rows says nothing about these.
             (memory.best, memory.valid_ll) = (None, None);
         }
-        machine.memory_budget = machine.memory_budget.or(memory.memory_budget);
+        machine = machine.or(memory.machine());
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
         identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
         if checkpoint.optimizer.as_ref().is_some_and(|state| state.optimizer != spec.learn.optimizer.name()) {
@@ -93,6 +94,8 @@ pub async fn train(
     let (backend, optimizer) = inputs.build_learner(spec, circuit, &machine)?;
     let learner = Learner::spawn(backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
     memory.memory_budget = Some(machine.memory_budget());
+    memory.isa = Some(machine.isa.unwrap_or_default());
+    memory.precision = Some(machine.precision.unwrap_or_default());
     memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
     memory.pipeline = spec.to_toml()?;
     write_whole(&options.out.join(RESOLVED), &memory.pipeline)?;
@@ -124,6 +127,7 @@ pub async fn train(
         circuit: spec.circuit.model.name().to_string(),
         parameters: learner.circuit().layout().num_values() as u64,
         optimizer: spec.learn.optimizer.name().to_string(),
+        precision: machine.precision.unwrap_or_default(),
         epochs: spec.learn.epochs,
         batches: spec.learn.batches,
     }));
@@ -238,6 +242,12 @@ struct Memory {
     /// The device's memory decides where batches are cut, and with it the last bits of what is learned.
     #[serde(default)]
     memory_budget: Option<usize>,
+    /// So does the instruction set,
+    #[serde(default)]
+    isa: Option<IsaCap>,
+    /// and, with more than the last bits, the precision of training.
+    #[serde(default)]
+    precision: Option<Precision>,
     /// The resolved pipeline.
     #[serde(default)]
     pipeline: String,
@@ -255,6 +265,11 @@ struct Best {
 impl Memory {
     fn read(checkpoint: &Checkpoint) -> Self {
         serde_json::from_value(Value::Object(checkpoint.meta.extra.clone())).unwrap_or_default()
+    }
+
+    /// What the run used, but for its threads: those do not matter.
+    fn machine(&self) -> Machine {
+        Machine { threads: None, memory_budget: self.memory_budget, isa: self.isa, precision: self.precision }
     }
 
     fn write(&self) -> Map<String, Value> {
