@@ -11,12 +11,13 @@
 //! * [`backend`]: a circuit on a device: likelihoods, flows, updates.
 //! * [`optim`]: optimizers, short programs for a backend.
 //! * [`telemetry`]: metrics of a run.
-//! * [`cli`]: the command line.
+//! * [`mod@bench`]: how fast all of that is; [`cli`]: the command line.
 //!
 //! The README has a complete example; `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the formulas.
 
 pub mod backend;
 pub mod batcher;
+pub mod bench;
 pub mod circuit;
 pub mod cli;
 pub mod data;

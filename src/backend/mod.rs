@@ -92,6 +92,26 @@ pub struct PhaseSeconds {
     pub update: f64,
 }
 
+impl PhaseSeconds {
+    /// What came after `before`, an earlier look at the same clocks.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            forward: self.forward - before.forward,
+            backward: self.backward - before.backward,
+            flows: self.flows - before.flows,
+            update: self.update - before.update,
+        }
+    }
+
+    /// Adds another stretch.
+    pub fn add(&mut self, other: &Self) {
+        self.forward += other.forward;
+        self.backward += other.backward;
+        self.flows += other.flows;
+        self.update += other.update;
+    }
+}
+
 /// How much of the old parameters an EM update keeps: `retain[r] = scale·(rows[r] + offset)`.
 #[derive(Clone, Copy, Debug)]
 pub struct Retain {

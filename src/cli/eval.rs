@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::model_path::find_model;
 use super::output::{Failure, Outcome, note, say, table, thousands};
 use super::runtime;
-use super::train::MachineArgs;
+use super::train::{MachineArgs, understand_isa};
 use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
 use crate::batcher::BatchSpec;
@@ -50,6 +50,9 @@ pub(super) struct EvalArgs {
     batch_rows: u32,
     #[command(flatten)]
     machine: MachineArgs,
+    /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
+    #[arg(long, value_name = "SET")]
+    isa: Option<String>,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -65,7 +68,8 @@ enum Split {
 }
 
 pub(super) fn run(args: &EvalArgs) -> Outcome {
-    let machine = args.machine.understand().map_err(Failure::not_understood)?;
+    let isa = understand_isa(args.isa.as_deref()).map_err(Failure::not_understood)?;
+    let machine = Machine { isa, ..args.machine.understand().map_err(Failure::not_understood)? };
     let path = find_model(&args.model).map_err(Failure::not_understood)?;
     let model = model::load(&path)?;
     let spec = pipeline(args, &model, &path).map_err(Failure::not_understood)?;

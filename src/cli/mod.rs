@@ -11,6 +11,8 @@
 //!
 //! Results go to standard output, everything else to standard error. One file a command.
 
+mod bench;
+mod bench_table;
 mod check;
 mod completions;
 mod demo;
@@ -48,6 +50,7 @@ enum Command {
     Eval(eval::EvalArgs),
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
+    Bench(Box<bench::BenchArgs>),
     Completions(completions::CompletionsArgs),
     Demo(demo::DemoArgs),
 }
@@ -60,6 +63,7 @@ pub fn run() -> ExitCode {
         Command::Eval(args) => eval::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Demo(args) => demo::run(&args).map_err(output::Failure::from),
     };

@@ -85,8 +85,9 @@ impl Report {
 
     fn started(&mut self, started: &Started) {
         let rows = started.rows.map_or(String::new(), |rows| format!("{} rows of ", thousands(rows)));
+        let place = started.out.as_ref().map_or(String::new(), |out| format!(" in {}", out.display()));
         let mut rows = vec![
-            ("run", format!("{} in {}", started.name, started.out.display())),
+            ("run", format!("{}{place}", started.name)),
             ("source", format!("{}, {rows}{} variables", started.source, started.num_vars)),
             ("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))),
             ("optimizer", started.optimizer.clone()),

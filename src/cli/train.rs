@@ -41,6 +41,9 @@ pub(super) struct TrainArgs {
     /// in f32
     #[arg(long, value_name = "PRECISION")]
     precision: Option<String>,
+    /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
+    #[arg(long, value_name = "SET")]
+    isa: Option<String>,
     /// Show metrics to Prometheus at this address: a port of this machine, or an IP address and a port
     #[arg(long, value_name = "ADDR")]
     metrics_addr: Option<String>,
@@ -64,9 +67,6 @@ pub(super) struct MachineArgs {
     /// Memory for the rows that are worked on at once, such as 512MiB (1GiB if left out)
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
-    /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
-    #[arg(long, value_name = "SET")]
-    isa: Option<String>,
 }
 
 /// More threads than any machine has cores only wait for each other.
@@ -93,16 +93,21 @@ impl MachineArgs {
             let bytes = parse_size(text).and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
             bytes.ok_or_else(|| Error::option(format!("--memory {text}: expected a size such as 512MiB")))
         };
-        let isa = self.isa.as_deref().map(str::parse::<IsaCap>).transpose().map_err(|e| e.at("--isa"))?;
         let memory_budget = self.memory.as_ref().map(size).transpose()?;
-        Ok(Machine { threads: self.threads, memory_budget, isa, precision: None })
+        Ok(Machine { threads: self.threads, memory_budget, ..Machine::default() })
     }
 }
 
-/// The device, and what only training asks of it.
+/// The device, and how it is to compute.
 fn understand_machine(args: &TrainArgs) -> Result<Machine> {
     let precision = args.precision.as_deref().map(str::parse::<Precision>).transpose();
-    Ok(Machine { precision: precision.map_err(|e| e.at("--precision"))?, ..args.machine.understand()? })
+    let precision = precision.map_err(|e| e.at("--precision"))?;
+    Ok(Machine { isa: understand_isa(args.isa.as_deref())?, precision, ..args.machine.understand()? })
+}
+
+/// The instruction set that `--isa` names.
+pub(super) fn understand_isa(name: Option<&str>) -> Result<Option<IsaCap>> {
+    name.map(str::parse::<IsaCap>).transpose().map_err(|e| e.at("--isa"))
 }
 
 pub(super) fn run(args: &TrainArgs) -> Outcome {

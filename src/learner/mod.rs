@@ -32,7 +32,7 @@ pub use progress::{Prequential, Progress};
 pub use snapshot::Snapshot;
 
 use self::worker::{Command, Fate, Reply, Worker};
-use crate::backend::Backend;
+use crate::backend::{Backend, PhaseSeconds};
 use crate::circuit::{Circuit, Params};
 use crate::data::{Batch, Cursor};
 use crate::error::{Error, Result};
@@ -144,6 +144,11 @@ impl Learner {
     /// A copy of everything, taken between two batches. Write it wherever waiting for a disk does no harm.
     pub async fn snapshot(&self) -> Result<Snapshot> {
         self.ask(|reply| Command::Snapshot { reply }).await
+    }
+
+    /// Where the device's time has gone so far, questions included.
+    pub async fn phase_seconds(&self) -> Result<PhaseSeconds> {
+        self.ask(|reply| Command::PhaseSeconds { reply }).await
     }
 
     /// [`Learner::learn`] for threads; it blocks, so not for async tasks.

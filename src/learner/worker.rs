@@ -12,7 +12,7 @@ use std::time::Instant;
 use async_channel::{Receiver, Sender};
 
 use super::{Progress, Snapshot};
-use crate::backend::Backend;
+use crate::backend::{Backend, PhaseSeconds};
 use crate::circuit::Params;
 use crate::data::{Batch, Cursor};
 use crate::error::{Error, ErrorKind, Result};
@@ -42,6 +42,9 @@ pub(super) enum Command {
     },
     Snapshot {
         reply: Reply<Snapshot>,
+    },
+    PhaseSeconds {
+        reply: Reply<PhaseSeconds>,
     },
 }
 
@@ -115,6 +118,10 @@ impl Worker {
             }
             Command::Snapshot { reply } => {
                 let answer = self.snapshot();
+                self.answer_query(clock, &reply, answer)
+            }
+            Command::PhaseSeconds { reply } => {
+                let answer = Ok(self.backend.phase_seconds());
                 self.answer_query(clock, &reply, answer)
             }
         }

@@ -139,7 +139,7 @@ fn pd_options(spec: &PdSpec, seed: u64, shape: &RowShape) -> Result<(Vec<usize>,
 }
 
 /// A line is cut into at most 16 pieces, the sides of an image into at most 4; its colours stay together.
-fn default_intervals(grid: &[usize]) -> Vec<usize> {
+pub(crate) fn default_intervals(grid: &[usize]) -> Vec<usize> {
     let interval = |(axis, &length): (usize, &usize)| match (grid.len(), axis) {
         (1, _) => length.div_ceil(PIECES_OF_A_LINE),
         (3.., 2..) => length,

@@ -49,8 +49,8 @@ pub enum Event {
 pub struct Started {
     /// What the run is called.
     pub name: String,
-    /// Its folder.
-    pub out: PathBuf,
+    /// Its folder; `None` if it leaves nothing behind.
+    pub out: Option<PathBuf>,
     /// The checkpoint it goes on from.
     pub resumed_from: Option<PathBuf>,
     /// Batches learned from before.
@@ -174,8 +174,31 @@ pub struct Finished {
     pub bad_records: u64,
     /// What the run waited for.
     pub bound: String,
+    /// Where the time of this stretch went.
+    pub phases: Phases,
     /// The last checkpoint.
     pub checkpoint: Option<PathBuf>,
+}
+
+/// Where the time of learning went, in seconds; that of validation is left out.
+///
+/// Stages read and decode while the device works, so only `wait` and what follows it are parts of the whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phases {
+    /// Waiting for bytes and cutting them into pieces.
+    pub read: f64,
+    /// Decoding, all workers together.
+    pub decode: f64,
+    /// The device waited for a batch.
+    pub wait: f64,
+    /// Values of all nodes.
+    pub forward: f64,
+    /// Flows of all nodes.
+    pub backward: f64,
+    /// Flows of the parameters.
+    pub flows: f64,
+    /// Momentum, top-down probabilities and the M-step.
+    pub update: f64,
 }
 
 impl Event {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::detached::detached;
-use super::model::{build_circuit, estimate, initial_params, needs_sample};
+use super::model::{MemoryEstimate, build_circuit, estimate, initial_params, needs_sample};
 use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{DEFAULT_HELD_OUT, ModelSpec, PipelineSpec, ValidateSpec, expand_path, show_size};
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
@@ -222,17 +222,7 @@ impl Inputs {
         machine: &Machine,
     ) -> Result<(Box<dyn Backend>, Box<dyn Optimizer>)> {
         let budget = machine.memory_budget() as u64;
-        let needed = estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory);
-        if let Some(memory) = memory_of_this_machine().filter(|&memory| needed.total() > memory) {
-            return Err(Error::option(format!(
-                "circuit: needs {} in all, {} for its parameters and {} for the optimizer, and this machine has {}: lower \
-                 circuit.latents, or the number of categories",
-                show_size(needed.total()),
-                show_size(needed.parameters),
-                show_size(needed.optimizer),
-                show_size(memory)
-            )));
-        }
+        refuse_too_large(&estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
         let start = initial_params(&spec.circuit, &circuit)?;
         let mut backend = Box::new(CpuBackend::new(circuit, &start, &machine.cpu_options())?);
         let optimizer = spec.learn.optimizer.build(&mut *backend).map_err(|e| e.at("learn"))?;
@@ -255,6 +245,21 @@ impl Inputs {
             [file] => format!("{} {}", manifest.kind, file.name),
             files => format!("{} {} … ({} files)", manifest.kind, files[0].name, files.len()),
         }
+    }
+}
+
+/// Refuses what this machine has not enough memory for, before anything is allocated.
+pub(crate) fn refuse_too_large(needed: &MemoryEstimate) -> Result<()> {
+    match memory_of_this_machine().filter(|&memory| needed.total() > memory) {
+        None => Ok(()),
+        Some(memory) => Err(Error::option(format!(
+            "circuit: needs {} in all, {} for its parameters and {} for the optimizer, and this machine has {}: lower \
+             circuit.latents, or the number of categories",
+            show_size(needed.total()),
+            show_size(needed.parameters),
+            show_size(needed.optimizer),
+            show_size(memory)
+        ))),
     }
 }
 

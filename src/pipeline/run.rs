@@ -3,6 +3,8 @@
 //! What happens after a batch depends on its number alone (validation, checkpoints by batches) or changes nothing that is
 //! learned (checkpoints by seconds), so a run that was killed and resumed ends with the same parameters as one that
 //! was not. Validation comes before a checkpoint of the same step, and the checkpoint remembers its result.
+//!
+//! [`rehearse`] is the same loop without a run folder, for measuring.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,15 +16,17 @@ use serde_json::{Map, Value, json};
 use tokio::task::JoinHandle;
 
 use super::evaluate::evaluate;
-use super::observer::{EpochEnd, Event, Finished, Observer, Started, StepLine, Validated, bits_per_dim};
+use super::observer::{EpochEnd, Event, Finished, Observer, Phases, Started, StepLine, Validated, bits_per_dim};
 use super::prepare::{Inputs, Machine};
-use super::run_files::{JsonLines, Ledger, write_whole};
+pub use super::run_files::RESOLVED;
+use super::run_files::RunFiles;
 use super::spec::PipelineSpec;
 use super::stop::Stop;
 use super::stream::{Stream, StreamOptions};
 use super::waits::StageWaits;
+use crate::backend::PhaseSeconds;
 use crate::backend::cpu::{IsaCap, Precision};
-use crate::batcher::OnBad;
+use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
 use crate::error::{Error, Result};
@@ -47,9 +51,6 @@ pub struct TrainOptions {
 
 /// Lines of `metrics.jsonl` are at least this far apart, except for those that carry a validation.
 const LINE_INTERVAL: Duration = Duration::from_millis(500);
-
-/// The pipeline with every default written out, inside a run folder. Not `pipeline.toml`: that may be the user's own.
-pub const RESOLVED: &str = "resolved.toml";
 
 /// Where checkpoints are inside a run folder.
 pub const CHECKPOINTS: &str = "checkpoints";
@@ -98,74 +99,28 @@ pub async fn train(
     memory.precision = Some(machine.precision.unwrap_or_default());
     memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
     memory.pipeline = spec.to_toml()?;
-    write_whole(&options.out.join(RESOLVED), &memory.pipeline)?;
+    let files = RunFiles::open(&options.out, folder, identity, spec.pipeline.on_bad, &learner.progress())?;
+    files.write_resolved(&memory.pipeline)?;
+    let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
+    let run = Run::new(spec, &inputs, learner, memory, stop, observer)?;
+    Run { files: Some(files), ..run }.until_the_end(&options.name, resumed_from).await
+}
 
-    let progress = learner.progress();
-    let metrics = JsonLines::open(&options.out.join("metrics.jsonl"), |line| {
-        let place = |key: &str| line[key].as_u64().unwrap_or(u64::MAX);
-        (place("step"), place("epoch")) <= (progress.step, progress.epoch)
-    })?;
-    let ledger = match spec.pipeline.on_bad {
-        OnBad::Quarantine => Some(Ledger::open(&options.out.join("quarantine.jsonl"))?),
-        OnBad::Fail | OnBad::Skip => None,
-    };
-    let stream = Stream::open(
-        &inputs.source,
-        &inputs.decoder,
-        &inputs.batch,
-        &StreamOptions { epochs: spec.learn.epochs, ..inputs.stream.clone() },
-        progress.cursor.clone(),
-    )?;
-    observer.event(&Event::Started(Started {
-        name: options.name.clone(),
-        out: options.out.clone(),
-        resumed_from: resumed.as_ref().map(|(path, _)| path.clone()),
-        step: progress.step,
-        source: inputs.describe_source(),
-        rows: inputs.num_rows(),
-        num_vars: learner.circuit().num_vars(),
-        circuit: spec.circuit.model.name().to_string(),
-        parameters: learner.circuit().layout().num_values() as u64,
-        optimizer: spec.learn.optimizer.name().to_string(),
-        precision: machine.precision.unwrap_or_default(),
-        epochs: spec.learn.epochs,
-        batches: spec.learn.batches,
-    }));
-    drop(resumed); // its parameters are the learner's now
-
-    let now = Instant::now();
-    let run = Run {
-        spec,
-        inputs: &inputs,
-        learner,
-        stream,
-        observer,
-        folder: Arc::new(folder),
-        identity,
-        metrics,
-        ledger,
-        lines: Lines { written: None, rows: progress.rows, waits: StageWaits::default(), rate: Rate::default() },
-        seconds_before: memory.seconds,
-        memory,
-        begun: now,
-        checkpointed: Checkpointed { at: now, step: progress.step, cursor: None, path: None },
-        writing: None,
-        validated: None,
-        stop: stop.clone(),
-        line: StepLine {
-            step: progress.step,
-            updates: progress.updates,
-            epoch: progress.epoch,
-            rows: progress.rows,
-            log_likelihood: progress.last,
-            prequential_ll: progress.prequential.mean(),
-            step_size: progress.last_step_size,
-            impossible_rows: progress.impossible_rows,
-            bad_records: progress.cursor.bad_records,
-            ..StepLine::default()
-        },
-    };
-    run.until_the_end().await
+/// Learns as [`train`] does, with inputs that are open and a circuit that is built, and leaves nothing behind: no run
+/// folder, no checkpoint, no lines. For measuring, where several optimizers start from one circuit on one stream.
+pub async fn rehearse(
+    spec: &PipelineSpec,
+    inputs: &Inputs,
+    circuit: Arc<Circuit>,
+    machine: &Machine,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Finished> {
+    let (backend, optimizer) = inputs.build_learner(spec, circuit, machine)?;
+    let learner = Learner::spawn(backend, optimizer, None)?;
+    let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
+    let memory = Memory { precision: machine.precision, ..Memory::default() };
+    Run::new(spec, inputs, learner, memory, stop, observer)?.until_the_end(name, None).await
 }
 
 /// What the future gives, unless somebody asks for a stop first.
@@ -287,10 +242,8 @@ struct Run<'a> {
     learner: Learner,
     stream: Stream,
     observer: &'a mut dyn Observer,
-    folder: Arc<CheckpointFolder>,
-    identity: Identity,
-    metrics: JsonLines,
-    ledger: Option<Ledger>,
+    /// `None` leaves nothing behind.
+    files: Option<RunFiles>,
     lines: Lines,
     memory: Memory,
     /// Seconds of earlier stretches of this run.
@@ -301,6 +254,8 @@ struct Run<'a> {
     writing: Option<Writing>,
     /// Updates made before the last validation, so that the same parameters are not validated twice.
     validated: Option<u64>,
+    /// The device's time that went into validation: no part of learning.
+    validating: PhaseSeconds,
     stop: Stop,
     /// The latest line, for the end.
     line: StepLine,
@@ -341,8 +296,71 @@ struct EpochSums {
     weight: f64,
 }
 
-impl Run<'_> {
-    async fn until_the_end(mut self) -> Result<Finished> {
+impl<'a> Run<'a> {
+    /// A run from where the learner is, without files.
+    fn new(
+        spec: &'a PipelineSpec,
+        inputs: &'a Inputs,
+        learner: Learner,
+        memory: Memory,
+        stop: &Stop,
+        observer: &'a mut dyn Observer,
+    ) -> Result<Self> {
+        let progress = learner.progress();
+        let options = StreamOptions { epochs: spec.learn.epochs, ..inputs.stream.clone() };
+        let now = Instant::now();
+        Ok(Self {
+            spec,
+            inputs,
+            stream: Stream::open(&inputs.source, &inputs.decoder, &inputs.batch, &options, progress.cursor.clone())?,
+            learner,
+            observer,
+            files: None,
+            lines: Lines { written: None, rows: progress.rows, waits: StageWaits::default(), rate: Rate::default() },
+            seconds_before: memory.seconds,
+            memory,
+            begun: now,
+            checkpointed: Checkpointed { at: now, step: progress.step, cursor: None, path: None },
+            writing: None,
+            validated: None,
+            validating: PhaseSeconds::default(),
+            stop: stop.clone(),
+            line: StepLine {
+                step: progress.step,
+                updates: progress.updates,
+                epoch: progress.epoch,
+                rows: progress.rows,
+                log_likelihood: progress.last,
+                prequential_ll: progress.prequential.mean(),
+                step_size: progress.last_step_size,
+                impossible_rows: progress.impossible_rows,
+                bad_records: progress.cursor.bad_records,
+                ..StepLine::default()
+            },
+        })
+    }
+
+    fn started(&self, name: &str, resumed_from: Option<PathBuf>) -> Started {
+        let circuit = self.learner.circuit();
+        Started {
+            name: name.to_string(),
+            out: self.files.as_ref().map(|files| files.out.clone()),
+            resumed_from,
+            step: self.line.step,
+            source: self.inputs.describe_source(),
+            rows: self.inputs.num_rows(),
+            num_vars: circuit.num_vars(),
+            circuit: self.spec.circuit.model.name().to_string(),
+            parameters: circuit.layout().num_values() as u64,
+            optimizer: self.spec.learn.optimizer.name().to_string(),
+            precision: self.memory.precision.unwrap_or_default(),
+            epochs: self.spec.learn.epochs,
+            batches: self.spec.learn.batches,
+        }
+    }
+
+    async fn until_the_end(mut self, name: &str, resumed_from: Option<PathBuf>) -> Result<Finished> {
+        self.observer.event(&Event::Started(self.started(name, resumed_from)));
         let ended = self.learn().await;
         if let Err(also) = self.note_bad_records() {
             self.warn(also.to_string());
@@ -379,11 +397,27 @@ impl Run<'_> {
                 .bound(&StageWaits::default(), self.begun.elapsed().as_secs_f64())
                 .as_str()
                 .into(),
+            phases: self.phases().await?,
             checkpoint: self.checkpointed.path.clone(),
         };
         self.observer.event(&Event::Finished(finished.clone()));
         self.learner.close().await?;
         Ok(finished)
+    }
+
+    /// Where the time of this stretch went, validation left out.
+    async fn phases(&self) -> Result<Phases> {
+        let device = self.learner.phase_seconds().await?.since(&self.validating);
+        let waits = self.stream.waits();
+        Ok(Phases {
+            read: waits.cutter.input + waits.cutter.busy,
+            decode: waits.decoders.busy,
+            wait: waits.learner.input,
+            forward: device.forward,
+            backward: device.backward,
+            flows: device.flows,
+            update: device.update,
+        })
     }
 
     /// Learns until there is a reason to stop.
@@ -480,6 +514,7 @@ impl Run<'_> {
             return Ok(());
         }
         let begun = Instant::now();
+        let device = self.learner.phase_seconds().await?;
         let mut stream = valid.open(self.inputs)?;
         let learner = self.learner.clone();
         let score = async |batch| learner.log_likelihoods(batch).await;
@@ -489,6 +524,7 @@ impl Run<'_> {
         };
         self.add_bad_records(stream.take_bad())?;
         self.validated = Some(progress.updates);
+        self.validating.add(&self.learner.phase_seconds().await?.since(&device));
         self.memory.valid_ll = found.mean_log_likelihood;
         let better = |log_likelihood: f64| self.memory.best.is_none_or(|best| log_likelihood > best.log_likelihood);
         let best = found.mean_log_likelihood.filter(|&ll| found.impossible_rows == 0 && better(ll));
@@ -550,7 +586,8 @@ impl Run<'_> {
         }
         self.line.rows_per_second = self.lines.rate.rows_per_second;
         self.line.bound = self.lines.rate.bound.into();
-        self.metrics.add(&StepLine { valid_ll, epoch: self.learner.progress().epoch, ..self.line.clone() })
+        let Some(files) = &mut self.files else { return Ok(()) };
+        files.metrics.add(&StepLine { valid_ll, epoch: self.learner.progress().epoch, ..self.line.clone() })
     }
 
     fn record(&self, report: &StepReport, rows: u64, time: Duration) {
@@ -592,7 +629,7 @@ impl Run<'_> {
     fn add_bad_records(&mut self, records: Vec<BadRecord>) -> Result<()> {
         counter!(telemetry::DECODE_ERRORS).increment(records.iter().map(|record| record.records).sum());
         for record in records {
-            match &mut self.ledger {
+            match self.files.as_mut().and_then(|files| files.ledger.as_mut()) {
                 Some(ledger) => ledger.add(record)?,
                 None => self.observer.event(&Event::Warning(format!("left out: {record}"))),
             }
@@ -619,11 +656,13 @@ impl Run<'_> {
     /// until then the last good one stays.
     async fn checkpoint(&mut self) -> Result<()> {
         self.finish_writing_or_warn().await;
+        let Some(files) = &self.files else { return Ok(()) };
+        let (folder, identity) = (files.folder.clone(), files.identity.clone());
         let snapshot = self.learner.snapshot().await?;
         self.memory.seconds = self.seconds();
         (self.checkpointed.at, self.checkpointed.step) = (Instant::now(), snapshot.progress.step);
         self.checkpointed.cursor = Some(snapshot.progress.cursor.clone());
-        let (folder, identity, extra) = (self.folder.clone(), self.identity.clone(), self.memory.write());
+        let extra = self.memory.write();
         let keep = self.spec.checkpoint.keep;
         let best = self.memory.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
         let task = tokio::task::spawn_blocking(move || {

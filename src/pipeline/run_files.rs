@@ -7,12 +7,58 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::batcher::OnBad;
 use crate::decode::BadRecord;
 use crate::error::{Error, Result};
+use crate::learner::{CheckpointFolder, Identity, Progress};
+
+/// The pipeline with every default written out, inside a run folder. Not `pipeline.toml`: that may be the user's own.
+pub const RESOLVED: &str = "resolved.toml";
+
+/// What a run leaves behind.
+pub struct RunFiles {
+    /// The run folder.
+    pub out: PathBuf,
+    /// Its checkpoints, shared with whoever writes one in the background.
+    pub folder: Arc<CheckpointFolder>,
+    /// What every checkpoint says about the run it is of.
+    pub identity: Identity,
+    /// `metrics.jsonl`.
+    pub metrics: JsonLines,
+    /// `quarantine.jsonl`, where bad records are kept.
+    pub ledger: Option<Ledger>,
+}
+
+impl RunFiles {
+    /// Opens the files of a run that goes on from `progress`.
+    pub fn open(
+        out: &Path,
+        folder: CheckpointFolder,
+        identity: Identity,
+        on_bad: OnBad,
+        progress: &Progress,
+    ) -> Result<Self> {
+        let metrics = JsonLines::open(&out.join("metrics.jsonl"), |line| {
+            let place = |key: &str| line[key].as_u64().unwrap_or(u64::MAX);
+            (place("step"), place("epoch")) <= (progress.step, progress.epoch)
+        })?;
+        let ledger = match on_bad {
+            OnBad::Quarantine => Some(Ledger::open(&out.join("quarantine.jsonl"))?),
+            OnBad::Fail | OnBad::Skip => None,
+        };
+        Ok(Self { out: out.into(), folder: Arc::new(folder), identity, metrics, ledger })
+    }
+
+    /// Writes the resolved pipeline.
+    pub fn write_resolved(&self, pipeline: &str) -> Result<()> {
+        write_whole(&self.out.join(RESOLVED), pipeline)
+    }
+}
 
 /// A file of JSON lines that is only ever added to.
 #[derive(Debug)]
@@ -85,7 +131,7 @@ impl Ledger {
 }
 
 /// Writes a small file whole or not at all.
-pub fn write_whole(path: &Path, text: &str) -> Result<()> {
+fn write_whole(path: &Path, text: &str) -> Result<()> {
     let beside = path.with_extension("tmp");
     fs::write(&beside, text)
         .and_then(|()| fs::rename(&beside, path))

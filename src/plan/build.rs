@@ -1,7 +1,8 @@
 //! Turns a circuit into a plan: first who needs a buffer, then the steps.
 
 use super::{
-    Buffer, FactorSource, FlowTarget, InputStep, Plan, PlanFactor, PlanGroup, ProductStep, Step, SumStep, Use, View,
+    Buffer, FactorSource, FlowTarget, GainBelow, InputStep, Plan, PlanFactor, PlanGroup, ProductStep, Step, SumStep,
+    Use, View,
 };
 use crate::circuit::{Circuit, NodeId, NodeKind, Slice};
 
@@ -20,6 +21,9 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
     for i in (0..own.len()).rev() {
         flow_of[i] = own[i].unwrap_or_else(|| flow_of[parents[i].expect("a node without flow shares one").index()]);
     }
+
+    let transient = transient_sums(circuit, &parents);
+    let mut transient_buffers: Vec<Buffer> = Vec::new();
 
     // Forwards: value buffers, panels and the uses of parameters.
     let mut value_of: Vec<Option<Buffer>> = Vec::with_capacity(own.len());
@@ -78,16 +82,42 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                         (FlowTarget { buffer, first: false }, slice.start)
                     };
                     let targets = group.children.iter().map(target).collect();
-                    plan_groups.push(PlanGroup { param: group.param, start, units, panel, gathered, targets });
+                    let gain_below = match &group.children[..] {
+                        [child] if groups.len() == 1 => {
+                            below_product(circuit, child.node, &transient, &value_of, &steps)
+                        }
+                        _ => None,
+                    };
+                    plan_groups.push(PlanGroup {
+                        param: group.param,
+                        start,
+                        units,
+                        panel,
+                        gathered,
+                        targets,
+                        gain_below,
+                    });
                     start += units;
                 }
-                let value = values.take(node.units);
+                let value = match transient_buffers.iter().find(|buffer| buffer.units == node.units) {
+                    Some(buffer) if transient[i] => *buffer,
+                    _ => values.take(node.units),
+                };
+                if transient[i] && !transient_buffers.contains(&value) {
+                    transient_buffers.push(value);
+                }
                 for group in &plan_groups {
                     let gain = View { buffer: value, start: group.start, units: group.units };
                     let flow = View { buffer: flow, ..gain };
                     uses[group.param.index()].push(Use::Sum { gain, panel: group.panel, flow });
                 }
-                steps.push(Step::Sum(SumStep { groups: plan_groups, value, flow, clear: Vec::new() }));
+                steps.push(Step::Sum(SumStep {
+                    groups: plan_groups,
+                    value,
+                    flow,
+                    clear: Vec::new(),
+                    is_transient: transient[i],
+                }));
                 Some(value)
             }
         };
@@ -110,6 +140,75 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
         widest_panel: widest_panel.max().unwrap_or(0),
         steps,
     }
+}
+
+/// Which sums are transient: weights that several nodes share, one group; the only parent is the product of the next
+/// node but inputs, whose other factors are tables, and which a single sum mixes alone and as a whole.
+fn transient_sums(circuit: &Circuit, parents: &[Option<NodeId>]) -> Vec<bool> {
+    let mut weight_uses = vec![0usize; circuit.params().len()];
+    let mut mixed_by: Vec<Vec<bool>> = vec![Vec::new(); circuit.nodes().len()]; // for each parent sum, whether as a whole
+    let mut factor_uses = vec![0usize; circuit.nodes().len()];
+    for node in circuit.nodes() {
+        match &node.kind {
+            NodeKind::Input { .. } => {}
+            NodeKind::Product { factors } => factors.iter().for_each(|f| factor_uses[f.node.index()] += 1),
+            NodeKind::Sum { groups } => {
+                for group in groups {
+                    weight_uses[group.param.index()] += 1;
+                    for child in &group.children {
+                        let whole = groups.len() == 1
+                            && group.children.len() == 1
+                            && child.start == 0
+                            && child.units == circuit.node(child.node).units;
+                        mixed_by[child.node.index()].push(whole);
+                    }
+                }
+            }
+        }
+    }
+    let is_table = |node: NodeId| match &circuit.node(node).kind {
+        NodeKind::Input { param, .. } => circuit.distribution(*param).is_table(),
+        _ => false,
+    };
+    let is_input = |node: usize| matches!(circuit.nodes()[node].kind, NodeKind::Input { .. });
+    let is_transient = |i: usize| {
+        let NodeKind::Sum { groups } = &circuit.nodes()[i].kind else { return false };
+        let [group] = &groups[..] else { return false };
+        let Some(product) = parents[i] else { return false };
+        let NodeKind::Product { factors } = &circuit.node(product).kind else { return false };
+        let others = factors.iter().filter(|f| f.node.index() != i);
+        weight_uses[group.param.index()] > 1
+            && (i + 1..product.index()).all(is_input)
+            && factors.iter().all(|f| f.map.is_none())
+            && others.clone().count() + 1 == factors.len()
+            && others.into_iter().all(|f| is_table(f.node) && mixed_by[f.node.index()].is_empty())
+            && mixed_by[product.index()] == [true]
+            && factor_uses[product.index()] == 0
+    };
+    (0..circuit.nodes().len()).map(is_transient).collect()
+}
+
+/// How the sum above a product computes G of the transient sum below it.
+fn below_product(
+    circuit: &Circuit,
+    product: NodeId,
+    transient: &[bool],
+    value_of: &[Option<Buffer>],
+    steps: &[Step],
+) -> Option<GainBelow> {
+    let NodeKind::Product { factors } = &circuit.node(product).kind else { return None };
+    let below = factors.iter().find(|factor| transient[factor.node.index()])?;
+    let value = value_of[below.node.index()]?;
+    // The last step but the product's own that wrote to the shared buffer is this sum's.
+    let sum = steps.iter().rev().find_map(|step| match step {
+        Step::Sum(sum) if sum.value == value => Some(sum),
+        _ => None,
+    })?;
+    let tables = factors.iter().filter_map(|factor| match &circuit.node(factor.node).kind {
+        NodeKind::Input { var, param } => Some((*var, *param)),
+        _ => None,
+    });
+    Some(GainBelow { value, panel: sum.groups[0].panel.buffer, tables: tables.collect() })
 }
 
 /// Hands out buffers one after the other.

@@ -8,7 +8,8 @@
 //! every sum, every product and every input that some sum mixes directly has a buffer `[rows × units]`; other table
 //! inputs are gathered where they are multiplied. A sum group over several slices, or over another sum, has a *panel*:
 //! its children side by side at one common scale. Flows: a node with a single parent that is a product has the same flow as that
-//! product, unit by unit, and shares its buffer.
+//! product, unit by unit, and shares its buffer. A sum of shared weights whose only use is the next product, whose other
+//! factors are tables, is *transient*: all such sums of a width have one value buffer, which stays in a cache.
 
 mod build;
 
@@ -116,6 +117,9 @@ pub struct SumStep {
     pub flow: Buffer,
     /// Flow buffers that this step is the first to reach, but not as a whole: they start at zero.
     pub clear: Vec<Buffer>,
+    /// Whether `value` is shared with other sums: it is read by the very next product and then forgotten. In the backward
+    /// pass the sum above that product computes G and leaves it here ([`GainBelow`]).
+    pub is_transient: bool,
 }
 
 /// One group of a sum's units.
@@ -133,6 +137,20 @@ pub struct PlanGroup {
     pub gathered: Vec<View>,
     /// For each slice, where its flow goes and the first column there.
     pub targets: Vec<(FlowTarget, usize)>,
+    /// Set where the group mixes a product of one transient sum and tables.
+    pub gain_below: Option<GainBelow>,
+}
+
+/// G of a transient sum s below a product p = s ⊙ tables. With B = G·W of the sum above, the flow of p and s is
+/// v_p ⊙ B, and so G_s = flow/v_s = B ⊙ tables: neither v_s nor a division is needed.
+#[derive(Clone, Debug)]
+pub struct GainBelow {
+    /// Where G goes: the transient buffer.
+    pub value: Buffer,
+    /// What s mixes, whose scale G has.
+    pub panel: Buffer,
+    /// The other factors: variable and table.
+    pub tables: Vec<(usize, ParamId)>,
 }
 
 /// One place where a parameter block is used, for its flows.

@@ -31,9 +31,14 @@ impl Tree {
                 )));
             }
         }
-        let neighbours = spanning_tree(information);
-        let root = lowest_centre(&neighbours);
-        let mut parent = vec![None; num_vars];
+        Self::rooted_at_centre(&spanning_tree(information))
+    }
+
+    /// The tree that joins each variable to its `neighbours`, rooted at its centre, the lower one if there are two.
+    /// They must be those of a tree.
+    pub(crate) fn rooted_at_centre(neighbours: &[Vec<usize>]) -> Result<Self> {
+        let root = lowest_centre(neighbours);
+        let mut parent = vec![None; neighbours.len()];
         let mut open = vec![root];
         while let Some(var) = open.pop() {
             let above = parent[var];

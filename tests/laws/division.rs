@@ -81,6 +81,7 @@ fn micro_batches_agree_with_one_large_batch() {
 pub fn large_cases() -> Vec<Case> {
     vec![
         Case::new("large hmm", hmm(24, 16, Categorical::new(2000).unwrap(), Tying::Homogeneous).unwrap()),
+        Case::new("wordy hmm", hmm(6, 16, Categorical::new(6000).unwrap(), Tying::Homogeneous).unwrap()),
         cases::learned_tree("large hclt", 16, 5, HcltOptions::default()),
         cases::chunked_trees(12, 16, 5),
     ]
@@ -111,10 +112,11 @@ pub fn run_on(threads: usize, case: &Case, data: &Batch) -> (Vec<u32>, Vec<u64>,
 #[test]
 fn any_number_of_threads_ends_with_the_same_bits() {
     for case in large_cases() {
-        let data = case.batch_with_missing(900, 1);
-        let one = run_on(1, &case, &data);
-        for threads in [2, 3, 8] {
-            assert!(run_on(threads, &case, &data) == one, "{}: {threads} threads end with other bits", case.name);
+        for data in [case.batch(900, 1), case.batch_with_missing(900, 1)] {
+            let one = run_on(1, &case, &data);
+            for threads in [2, 3, 8] {
+                assert!(run_on(threads, &case, &data) == one, "{}: {threads} threads end with other bits", case.name);
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ mod division;
 mod drawn;
 mod em;
 mod extremes;
+mod fused;
 mod probability;
 mod rows;
 mod specification;

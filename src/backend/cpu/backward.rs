@@ -4,12 +4,12 @@
 //! weights W ⊙ (Gᵀ·v_panel), which `weights` sums over all rows. A product passes its flow to every factor.
 
 use super::chunk::{Chunk, TileState};
-use super::forward::Pass;
-use super::kernels::multiversion;
+use super::forward::{Pass, ROWS_AHEAD};
 use super::kernels::product::{Matrix, MatrixMut, multiply, multiply_transposed};
+use super::kernels::{multiversion, prefetch};
 use super::scaled::ZERO;
 use super::worker::{Phase, Scratch};
-use crate::plan::{PlanGroup, ProductStep, Step, SumStep};
+use crate::plan::{GainBelow, PlanGroup, ProductStep, Step, SumStep};
 
 /// Gives the root of every row its flow: none to rows that are impossible or that linear space cannot hold, and 1 to
 /// the marginal row, which makes its flows top-down probabilities.
@@ -44,13 +44,20 @@ pub(super) fn backward(
                 unsafe { chunk.flows.get_mut(chunk.span(*buffer)) }.fill(0.0);
             }
             for group in &sum.groups {
-                gains(pass.isa, chunk, state, sum, group);
+                if !sum.is_transient {
+                    gains(pass.isa, chunk, state, sum, group);
+                }
                 sum_product(pass, chunk, state, scratch, sum, group);
-                panel_flows(pass.isa, chunk, state, group);
                 if let Some(index) = tied[group.param.index()] {
                     scratch.clock.lap(Phase::Backward);
                     add_tied(pass, chunk, state, scratch, sum, group, index);
                     scratch.clock.lap(Phase::Flows);
+                }
+                match &group.gain_below {
+                    None => panel_flows(pass.isa, chunk, state, group),
+                    Some(below) => {
+                        flows_and_gains(pass.isa, pass, chunk, state, group, below);
+                    }
                 }
             }
         }
@@ -61,6 +68,8 @@ multiversion! {
     fn product_flows(chunk: &Chunk, product: &ProductStep) = product_backward;
     fn gains(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup) = divide_flow;
     fn panel_flows(chunk: &Chunk, state: &TileState, group: &PlanGroup) = spread;
+    fn flows_and_gains(pass: Pass<'_>, chunk: &Chunk, state: &TileState, group: &PlanGroup, below: &GainBelow)
+        = spread_below;
 }
 
 #[inline(always)]
@@ -168,6 +177,61 @@ fn spread(chunk: &Chunk, state: &TileState, group: &PlanGroup) {
             }
         }
         col += units;
+    }
+}
+
+/// Flow of the product below = v_panel ⊙ product, and G of the transient sum below that: product ⊙ tables.
+#[inline(always)]
+fn spread_below(pass: Pass<'_>, chunk: &Chunk, state: &TileState, group: &PlanGroup, below: &GainBelow) {
+    let panel = group.panel;
+    let units = panel.units;
+    let (target, _) = group.targets[0];
+    // SAFETY: nobody reads the product's flow before this step is done; the product's values are final; G below is
+    // this tile's, and the G that was there has been used; parameters rest while tiles need them.
+    let (into, values, gains) = unsafe {
+        (
+            chunk.flows.get_mut(chunk.span(target.buffer)),
+            chunk.values.get(chunk.span(panel.buffer)),
+            chunk.values.get_mut(chunk.span(below.value)),
+        )
+    };
+    let scales = &state.scales[chunk.scale_span(panel.buffer)];
+    let below_scales = &state.scales[chunk.scale_span(below.panel)];
+    let rows = into.chunks_exact_mut(units).zip(values.chunks_exact(units)).zip(gains.chunks_exact_mut(units));
+    for (row, ((into, values), gains)) in rows.enumerate() {
+        let products = &state.product[row * units..(row + 1) * units];
+        let (own, panel) = (scales[row].exponent, below_scales[row].exponent);
+        if state.degenerate[row] || own <= ZERO || panel <= ZERO {
+            into.fill(0.0);
+            gains.fill(0.0);
+            continue;
+        }
+        // Both at the scale of what the sum below mixes; see `GainBelow`.
+        let factor = 2f32.powi((panel - own).clamp(-150, 150) as i32);
+        for &(var, param) in &below.tables {
+            if let Some(&ahead) = chunk.categories(var).get(row + ROWS_AHEAD) {
+                // SAFETY: as above.
+                unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
+            }
+        }
+        let mut tables = below.tables.iter().filter_map(|&(var, param)| {
+            // SAFETY: as above.
+            unsafe { pass.table_row(param, chunk.categories(var)[row]) }
+        });
+        let terms = into.iter_mut().zip(values).zip(products).zip(gains.iter_mut());
+        match tables.next() {
+            None => terms.for_each(|(((x, &v), &p), g)| {
+                *x = v * p;
+                *g = if v > 0.0 { p * factor } else { 0.0 };
+            }),
+            Some(table) => terms.zip(table).for_each(|((((x, &v), &p), g), &t)| {
+                *x = v * p;
+                *g = if v > 0.0 { p * t * factor } else { 0.0 };
+            }),
+        }
+        for table in tables {
+            gains.iter_mut().zip(table).for_each(|(g, t)| *g *= t);
+        }
     }
 }
 

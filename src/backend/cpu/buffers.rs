@@ -39,8 +39,8 @@ impl Default for FlowBuffer {
 impl FlowBuffer {
     pub fn new(precision: FlowPrecision, len: usize) -> Self {
         match precision {
-            FlowPrecision::Single => Self::Single(vec![0.0; len]),
-            FlowPrecision::Double => Self::Double(vec![0.0; len]),
+            FlowPrecision::Single => Self::Single(written(len)),
+            FlowPrecision::Double => Self::Double(written(len)),
         }
     }
 
@@ -84,30 +84,7 @@ impl FlowBuffer {
     }
 }
 
-impl<'a> FlowSlice<'a> {
-    /// Takes the first `len` numbers off.
-    pub fn take(&mut self, len: usize) -> FlowSlice<'a> {
-        match self {
-            Self::Single(values) => {
-                let (head, tail) = std::mem::take(values).split_at_mut(len);
-                *values = tail;
-                FlowSlice::Single(head)
-            }
-            Self::Double(values) => {
-                let (head, tail) = std::mem::take(values).split_at_mut(len);
-                *values = tail;
-                FlowSlice::Double(head)
-            }
-        }
-    }
-
-    pub fn len(&self) -> usize {
-        match self {
-            Self::Single(values) => values.len(),
-            Self::Double(values) => values.len(),
-        }
-    }
-
+impl FlowSlice<'_> {
     /// part += terms, from `at` on.
     pub fn add(&mut self, at: usize, terms: impl Iterator<Item = f64>) {
         match self {
@@ -115,14 +92,14 @@ impl<'a> FlowSlice<'a> {
             Self::Double(values) => values[at..].iter_mut().zip(terms).for_each(|(x, t)| *x += t),
         }
     }
+}
 
-    /// part[at] += value, in double precision where the buffer has it.
-    pub fn add_one(&mut self, at: usize, value: f64) {
-        match self {
-            Self::Single(values) => values[at] += value as f32,
-            Self::Double(values) => values[at] += value,
-        }
-    }
+/// Zeros that have been written: memory that the system only promised would be found missing page by page, by the first
+/// steps of learning.
+fn written<T: Clone + Default>(len: usize) -> Vec<T> {
+    let mut values = Vec::with_capacity(len);
+    values.resize(len, T::default());
+    values
 }
 
 /// Equal pieces of at most `size`, the last perhaps shorter.

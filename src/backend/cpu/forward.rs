@@ -6,7 +6,7 @@
 
 use super::chunk::{Chunk, MISSING, TileState};
 use super::kernels::product::{Matrix, MatrixMut, Packed, multiply};
-use super::kernels::{Arithmetic, Isa, multiversion};
+use super::kernels::{Arithmetic, Isa, multiversion, prefetch};
 use super::scaled::{
     DOUBTFUL, Extremes, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
     is_comfortable, multiply_into, multiply_rows, settle_row, standard_exponent, underflow_loss,
@@ -51,6 +51,18 @@ impl<'a> Pass<'a> {
     pub unsafe fn block(self, param: ParamId) -> &'a [f32] {
         // SAFETY: the caller's.
         unsafe { self.theta.get(self.circuit.layout().block(param).values.clone()) }
+    }
+
+    /// The row of a category in a table; `None` for a missing one.
+    ///
+    /// # Safety
+    /// As `block`.
+    #[inline(always)]
+    pub unsafe fn table_row(self, param: ParamId, category: u32) -> Option<&'a [f32]> {
+        let layout = self.circuit.layout().block(param);
+        let start = layout.values.start + category as usize * layout.units();
+        // SAFETY: the caller's.
+        (category != MISSING).then(|| unsafe { self.theta.get(start..start + layout.units()) })
     }
 
     /// The weights of a group as a matrix.
@@ -173,8 +185,6 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
     let rows = chunk.num_rows();
     // SAFETY: the buffer is this step's own and the tile is this thread's.
     let all = unsafe { chunk.values.get_mut(chunk.span(product.value)) };
-    let scale_span = chunk.scale_span(product.value);
-    let (scales_below, scales) = state.scales.split_at_mut(scale_span.start);
     scratch.mapped.resize(units, 0.0);
     for row in 0..rows {
         let out = &mut all[row * units..(row + 1) * units];
@@ -183,20 +193,22 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
         let mut seen = None;
         for factor in &product.factors {
             let (values, factor_scale) = match factor.source {
-                FactorSource::Table { var, param } => match chunk.categories(var)[row] {
-                    MISSING => continue, // a factor of one
-                    category => {
-                        let layout = pass.circuit.layout().block(param);
-                        let start = layout.values.start + category as usize * layout.units();
+                FactorSource::Table { var, param } => {
+                    let categories = chunk.categories(var);
+                    if let Some(&ahead) = categories.get(row + ROWS_AHEAD) {
                         // SAFETY: parameters rest while tiles need them.
-                        let values = unsafe { pass.theta.get(start..start + layout.units()) };
-                        (values, Scale::UNIT)
+                        unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
                     }
-                },
+                    // SAFETY: the same.
+                    match unsafe { pass.table_row(param, categories[row]) } {
+                        Some(values) => (values, Scale::UNIT),
+                        None => continue, // missing: a factor of one
+                    }
+                }
                 FactorSource::Value(buffer) => {
                     // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
                     let values = unsafe { chunk.values.get(chunk.row(buffer, row)) };
-                    (values, scales_below[buffer.scale * rows + row])
+                    (values, state.scales[buffer.scale * rows + row])
                 }
             };
             // A running product that has become small is rescaled before the next factor, to keep its range.
@@ -237,9 +249,12 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
             _ => {}
         }
         let seen = seen.unwrap_or_else(|| extremes(out));
-        scales[row] = settle_row(out, seen, scale);
+        state.scales[product.value.scale * rows + row] = settle_row(out, seen, scale);
     }
 }
+
+/// How many rows ahead table rows are asked for: they lie anywhere in a large table.
+pub(super) const ROWS_AHEAD: usize = 2;
 
 /// 2^−40.
 const LOW_WATER: u32 = (127 - 40) << 23;
@@ -272,25 +287,25 @@ fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mu
     let units = sum.value.units;
     // SAFETY: the sum's buffer is this step's own and the tile is this thread's.
     let all = unsafe { chunk.values.get_mut(chunk.span(sum.value)) };
-    let scale_span = chunk.scale_span(sum.value);
-    let (scales_below, scales) = state.scales.split_at_mut(scale_span.start);
     let found = &mut scratch.found;
-    for (row, scale) in scales[..rows].iter_mut().enumerate() {
+    for row in 0..rows {
         let out = &mut all[row * units..(row + 1) * units];
-        let panel_scale = |group: &PlanGroup| scales_below[group.panel.buffer.scale * rows + row];
+        let scales = &mut state.scales;
+        let own = sum.value.scale * rows + row;
+        let panel_scale = |scales: &[Scale], group: &PlanGroup| scales[group.panel.buffer.scale * rows + row];
         if let [group] = &sum.groups[..] {
             // One group whose outputs are all in range: the common case, and nothing to be done.
-            let (seen, panel) = (extremes(out), panel_scale(group));
+            let (seen, panel) = (extremes(out), panel_scale(scales, group));
             if is_comfortable(seen) && panel.exponent > ZERO {
                 let loss = if is_above_loss(seen.min, panel.exponent, panel) { NO_LOSS } else { panel.loss };
-                *scale = Scale { exponent: panel.exponent, loss };
+                scales[own] = Scale { exponent: panel.exponent, loss };
                 state.degenerate[row] |= gain_bits(seen.min, 0) + pass.flow_bits > LARGEST_GAIN_BITS;
                 continue;
             }
         }
         found.clear();
         for group in &sum.groups {
-            let mut panel_scale = panel_scale(group);
+            let mut panel_scale = panel_scale(scales, group);
             let outputs = &out[group.start..group.start + group.units];
             let seen = extremes(outputs);
             if seen.min < DOUBTFUL.to_bits() && panel_scale.exponent > ZERO {
@@ -322,7 +337,7 @@ fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mu
             merged.exponent = merged.exponent.max(after.exponent);
             merged.loss = merged.loss.max(after.loss);
         }
-        *scale = merged;
+        scales[own] = merged;
     }
 }
 

@@ -14,6 +14,7 @@ mod kernels;
 mod large_tables;
 mod lazy;
 mod log_space;
+mod reference;
 mod renormalize;
 mod scaled;
 mod schedule;
@@ -29,9 +30,11 @@ mod worker;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 pub use self::kernels::{Isa, IsaCap, Precision};
+pub use self::reference::reference_gemm;
 
 use self::buffers::{FlowBuffer, with_flows};
 use self::chunk::Chunk;
@@ -353,8 +356,8 @@ impl Backend for CpuBackend {
         match &mut self.flows[flows] {
             FlowBuffer::Single(values) if factor == 0.0 => values.fill(0.0),
             FlowBuffer::Double(values) if factor == 0.0 => values.fill(0.0),
-            FlowBuffer::Single(values) => values.iter_mut().for_each(|x| *x *= factor as f32),
-            FlowBuffer::Double(values) => values.iter_mut().for_each(|x| *x *= factor),
+            FlowBuffer::Single(values) => self.pool.install(|| values.par_iter_mut().for_each(|x| *x *= factor as f32)),
+            FlowBuffer::Double(values) => self.pool.install(|| values.par_iter_mut().for_each(|x| *x *= factor)),
         }
         Ok(())
     }

@@ -19,8 +19,8 @@ use super::buffers::tiles;
 use crate::circuit::{Circuit, ParamId, ParamKind};
 use crate::plan::{Buffer, Plan, Step, Use};
 
-/// Rows of a weight matrix that one task owns.
-const WEIGHT_ROWS: usize = 64;
+/// Rows of a weight matrix that one task owns: enough that packing what they are multiplied with costs little.
+const WEIGHT_ROWS: usize = 256;
 
 /// Stages without released blocks that are done in one go.
 const MERGED_STAGES: usize = 8;

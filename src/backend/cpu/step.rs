@@ -302,3 +302,64 @@ impl CpuBackend {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::cpu::{CpuOptions, IsaCap};
+    use crate::backend::{Backend, FlowPrecision};
+    use crate::circuit::{Categorical, Params, sample};
+    use crate::optim::AnemoneSpec;
+    use crate::rng::Rng;
+    use crate::structure::{Tying, hmm};
+
+    /// Flows and log-likelihood of a batch, and the parameters after two steps on it, with matrix products by one unit or
+    /// another.
+    fn trained(tying: Tying, precision: Precision, is_modelled: bool) -> (Vec<f64>, f64, Vec<f32>) {
+        // Ragged: 37 units are no multiple of a tile's side, and 50 rows make tiles of 12 and 13, and a marginal one.
+        let circuit = Arc::new(hmm(7, 37, Categorical::new(11).unwrap(), tying).unwrap());
+        let params = Params::random(&circuit, 4, 3.0).unwrap();
+        let batch = sample(&circuit, &params, 50, &mut Rng::new(5)).unwrap();
+        // Not beyond vectors: the model is to be held against those.
+        let options = CpuOptions { threads: Some(2), isa: IsaCap::Avx512, precision, ..CpuOptions::default() };
+        let mut backend = CpuBackend::new(circuit, &params, &options).unwrap();
+        if is_modelled {
+            backend.training = Arithmetic::model(backend.isa, precision);
+        }
+        let flows = backend.new_flows(FlowPrecision::Single).unwrap();
+        let report = backend.add_flows(&batch, 1.0, flows).unwrap();
+        let flows = backend.flows(flows).unwrap().values().to_vec();
+        let mut optimizer = AnemoneSpec::default().build(&mut backend).unwrap();
+        for _ in 0..2 {
+            optimizer.learn(&mut backend, &batch).unwrap();
+        }
+        (flows, report.log_likelihood, backend.params().unwrap().values().to_vec())
+    }
+
+    /// The whole of training through the driver of bf16 tiles: all of it that does not need a machine that has them.
+    #[test]
+    fn training_on_bf16_tiles_is_training_on_rounded_f32() {
+        for (tying, precision) in [Tying::Homogeneous, Tying::Inhomogeneous]
+            .into_iter()
+            .flat_map(|tying| [Precision::Bf16, Precision::Bf16x3].map(|precision| (tying, precision)))
+        {
+            let (flows, log_likelihood, params) = trained(tying, precision, true);
+            let (want_flows, want_log_likelihood, want_params) = trained(tying, precision, false);
+            let what = format!("{tying:?} in {precision}");
+            // Products are the same but for the order of their sums, 1e-7; but a last bit may decide how a number of the
+            // next product is rounded, 2^-8 or 2^-16 of one term in thousands.
+            let tolerance = if precision == Precision::Bf16 { 1e-4 } else { 1e-5 };
+            let off = |got: f64, want: f64| (got - want).abs() / want.abs();
+            assert!(off(log_likelihood, want_log_likelihood) <= tolerance, "{what}: log-likelihood");
+            let total = |values: &[f64]| values.iter().sum::<f64>();
+            let apart: Vec<f64> = flows.iter().zip(&want_flows).map(|(got, want)| (got - want).abs()).collect();
+            assert!(total(&want_flows) > 0.0 && total(&apart) <= tolerance * total(&want_flows), "{what}: flows");
+            assert_eq!(params.len(), want_params.len());
+            for (got, want) in params.iter().zip(&want_params) {
+                assert!((got - want).abs() <= tolerance as f32, "{what}: {got} is not {want}");
+            }
+        }
+    }
+}

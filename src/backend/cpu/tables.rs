@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::chunk::{Chunk, MISSING};
 use super::forward::Pass;
 use super::gather::{Gather, Target, flow_row};
-use super::kernels::multiversion;
+use super::kernels::{multiversion, prefetch};
 use super::worker::{Phase, Scratch};
 use crate::circuit::ParamId;
 use crate::plan::Use;
@@ -181,10 +181,14 @@ fn segment_sum(gather: Gather<'_>, param: ParamId, rows: &[RowAt], segment: &mut
             double.resize(segment.len(), 0.0);
             double.iter_mut().zip(segment.iter()).for_each(|(d, &s)| *d += f64::from(s));
         }
-        for (j, at) in rows.iter().enumerate() {
-            let Use::Input { flow, .. } = uses[at.usage as usize] else { continue };
+        let flows_of = |at: &RowAt| match uses[at.usage as usize] {
             // SAFETY: every tile is done with the nodes that use the table, so their flows are final.
-            let row = unsafe { flow_row(&gather.chunks[at.chunk as usize], flow, at.row as usize) };
+            Use::Input { flow, .. } => unsafe { flow_row(&gather.chunks[at.chunk as usize], flow, at.row as usize) },
+            Use::Sum { .. } => unreachable!("a table is used by inputs"),
+        };
+        for (j, at) in rows.iter().enumerate() {
+            rows.get(j + 2).map(flows_of).into_iter().for_each(prefetch);
+            let row = flows_of(at);
             if j == 0 {
                 segment.copy_from_slice(row);
             } else {

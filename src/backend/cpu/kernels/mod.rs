@@ -153,6 +153,15 @@ impl Isa {
     }
 }
 
+/// Asks for a row that will soon be read, so that it is on its way while others are computed with. Changes nothing else.
+#[inline(always)]
+pub(super) fn prefetch(row: &[f32]) {
+    #[cfg(target_arch = "x86_64")]
+    x86::prefetch(row);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = row;
+}
+
 /// out\[m × width\] (+)= left\[m × depth\] · right\[depth × width\], for a fixed number m of rows.
 ///
 /// Arguments: depth; left and the distance of its rows; right, `width` numbers for each step of depth, one after the other;

@@ -84,8 +84,15 @@ impl Packed {
             return;
         }
         let (depth, width) = (self.depth, self.width);
-        for (panel, first) in self.data.chunks_exact_mut(depth * width).zip((0..source.cols).step_by(width)) {
-            copy_columns(arithmetic.isa, source, first..source.cols.min(first + width), panel, width);
+        let whole = source.cols / width * width;
+        copy_blocks(arithmetic.isa, source, 0..whole, &mut self.data, width);
+        if whole < source.cols {
+            // The last panel, filled up with zeros.
+            let panel = &mut self.data[whole * depth..];
+            for (row, to) in panel.chunks_exact_mut(width).enumerate() {
+                to[..source.cols - whole].copy_from_slice(&source.row(row)[whole..]);
+                to[source.cols - whole..].fill(0.0);
+            }
         }
         arithmetic.round(&mut self.data, &mut self.low);
     }
@@ -158,32 +165,36 @@ fn terms(arithmetic: Arithmetic) -> &'static [(Part, Part)] {
 }
 
 multiversion! {
-    /// Copies some columns of a matrix, row by row, into rows of `width` numbers; what is left of those becomes zero.
-    fn copy_columns(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32], width: usize) = copy_columns_body;
+    /// Copies some columns of a matrix, in blocks of `width` of them: one block after the other, each `[rows × width]`.
+    fn copy_blocks(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32], width: usize) = copy_blocks_body;
 }
 
 #[inline(always)]
-fn copy_columns_body(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32], width: usize) {
-    // Lengths that the compiler knows become a few moves, where others become calls.
-    match (cols.len(), width) {
-        (6, 6) => copy_rows::<6>(source, cols.start, to),
-        (12, 12) => copy_rows::<12>(source, cols.start, to),
-        (16, 16) => copy_rows::<16>(source, cols.start, to),
-        (32, 32) => copy_rows::<32>(source, cols.start, to),
+fn copy_blocks_body(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32], width: usize) {
+    // Widths that the compiler knows become a few moves, where others become calls.
+    match width {
+        6 => copy_blocks_of::<6>(source, cols, to),
+        12 => copy_blocks_of::<12>(source, cols, to),
+        16 => copy_blocks_of::<16>(source, cols, to),
+        32 => copy_blocks_of::<32>(source, cols, to),
         _ => {
-            for (row, to) in to.chunks_exact_mut(width).enumerate() {
-                to[..cols.len()].copy_from_slice(&source.row(row)[cols.clone()]);
-                to[cols.len()..].fill(0.0);
+            for (row, block) in (0..source.rows).flat_map(|row| (0..cols.len() / width).map(move |b| (row, b))) {
+                let from = &source.row(row)[cols.start + block * width..][..width];
+                to[(block * source.rows + row) * width..][..width].copy_from_slice(from);
             }
         }
     }
 }
 
+/// Row by row: reads go straight on, and writes go on in as many places as there are blocks.
 #[inline(always)]
-fn copy_rows<const WIDTH: usize>(source: Matrix<'_>, col: usize, to: &mut [f32]) {
-    for (row, to) in to.chunks_exact_mut(WIDTH).enumerate() {
-        let from = &source.data[row * source.stride + col..][..WIDTH];
-        to.copy_from_slice(from);
+fn copy_blocks_of<const WIDTH: usize>(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32]) {
+    let size = source.rows * WIDTH;
+    for row in 0..source.rows {
+        let from = source.row(row)[cols.clone()].chunks_exact(WIDTH);
+        for (from, to) in from.zip(to.chunks_exact_mut(size)) {
+            to[row * WIDTH..][..WIDTH].copy_from_slice(from);
+        }
     }
 }
 
@@ -280,6 +291,12 @@ fn next_height(left: usize, most: usize) -> usize {
     if left > most && left < 2 * most { left.div_ceil(2) } else { left.min(most) }
 }
 
+/// How many rows go into tiles of full height before the last, thinner ones.
+fn whole_heights(rows: usize, most: usize) -> usize {
+    let full = rows / most;
+    if rows % most == 0 { rows } else { full.saturating_sub(1) * most }
+}
+
 /// Runs a tile whose result is `height × cols` at `to`. Tiles write `width` columns; where the result has fewer, they
 /// write to the side and the columns that exist are copied.
 ///
@@ -348,11 +365,13 @@ pub(in crate::backend::cpu) fn multiply_transposed(
     let tiles = arithmetic.isa.tiles();
     let depth = gains.rows;
     scratch.gains.resize(out.rows * depth, 0.0);
-    let mut row = 0;
+    let most = tiles.height();
+    let whole = whole_heights(out.rows, most);
+    copy_blocks(arithmetic.isa, gains, 0..whole, &mut scratch.gains, most);
+    let mut row = whole;
     while row < out.rows {
-        let height = next_height(out.rows - row, tiles.height());
-        let to = &mut scratch.gains[row * depth..][..height * depth];
-        copy_columns(arithmetic.isa, gains, row..row + height, to, height);
+        let height = next_height(out.rows - row, most);
+        copy_blocks(arithmetic.isa, gains, row..row + height, &mut scratch.gains[row * depth..], height);
         row += height;
     }
     arithmetic.round(&mut scratch.gains, &mut scratch.low);

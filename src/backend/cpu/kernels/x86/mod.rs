@@ -4,6 +4,8 @@ pub(super) mod amx;
 pub(super) mod avx2;
 pub(super) mod avx512;
 
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
 use super::{IsaCap, Level};
 
 /// The best level up to a cap.
@@ -20,6 +22,15 @@ pub(super) fn detect(cap: IsaCap) -> Level {
         _ if has_avx512 && cap >= IsaCap::Avx512 => Level::Avx512,
         _ if has_avx2 => Level::Avx2,
         _ => Level::Scalar,
+    }
+}
+
+/// See [`prefetch`](super::prefetch).
+#[inline(always)]
+pub(super) fn prefetch(row: &[f32]) {
+    for line in row.chunks(16) {
+        // SAFETY: a prefetch reads nothing that the program could see, and SSE is part of the architecture.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
 }
 
