@@ -1,6 +1,6 @@
 //! Holds the learner against fixtures written by an independent reference, through the public face alone.
 //!
-//! Reads every `*.json` of the folder in `ANEMONE_FIXTURES`, by default `tests/fixtures`, and fails when there is none.
+//! Every law is asked of the processor's own kernels and of those for lesser ones. Reads every `*.json` of the folder in `ANEMONE_FIXTURES`, by default `tests/fixtures`, and fails when there is none.
 
 #![allow(clippy::unwrap_used)] // what fails here fails a test
 
@@ -9,6 +9,7 @@ mod common;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use anemone::backend::cpu::{CpuBackend, CpuOptions, IsaCap};
 use anemone::backend::{Backend, FlowPrecision};
 use anemone::circuit::json::{read_circuit, write_circuit};
 use anemone::circuit::{Circuit, Params, Smoothing};
@@ -18,17 +19,29 @@ use serde_json::Value;
 use common::compare::{LOG_LIKELIHOOD, PROBABILITY, close, close_table};
 use common::reference::{categories, fixture, list, number, read_json, vector};
 use common::spec::{Table, flow_table, param_table, params_from};
-use common::{cpu, learned, mean_flows, start, theta, top_down};
+use common::{cpu_with, learned_with, mean_flows, start_with, theta, top_down, two_threads};
 
-/// A circuit of a fixture with everything the reference says about it.
+/// A circuit of a fixture with everything the reference says about it, and the machine to ask.
 struct Fixture {
     name: String,
+    options: CpuOptions,
     circuit: Arc<Circuit>,
     params: Params,
     expected: Value,
 }
 
-/// All fixtures, each as it was read and once more after it was written and read again.
+impl Fixture {
+    fn backend(&self) -> CpuBackend {
+        cpu_with(&self.circuit, &self.params, &self.options)
+    }
+}
+
+/// Machines to ask, with no more than what they are called.
+fn machines() -> impl Iterator<Item = CpuOptions> {
+    [IsaCap::Auto, IsaCap::Avx2, IsaCap::Scalar].into_iter().map(|isa| CpuOptions { isa, ..two_threads() })
+}
+
+/// All fixtures on all machines, each as it was read and once more after it was written and read again.
 fn fixtures() -> Vec<Fixture> {
     let folder = std::env::var_os("ANEMONE_FIXTURES").map_or_else(|| fixture(""), PathBuf::from);
     let mut paths: Vec<PathBuf> = std::fs::read_dir(&folder)
@@ -45,10 +58,17 @@ fn fixtures() -> Vec<Fixture> {
         let (circuit, params) = read_circuit(&expected.to_string()).unwrap_or_else(|e| panic!("{name}: {e}"));
         let params = params.expect("a fixture has parameters");
         let (again, params_again) = read_circuit(&write_circuit(&circuit, Some(&params))).unwrap();
-        let (copy, values) = (format!("{name}, written and read again"), expected.clone());
-        fixtures.push(Fixture { name, circuit: Arc::new(circuit), params, expected });
-        let params = params_again.expect("it had parameters before");
-        fixtures.push(Fixture { name: copy, circuit: Arc::new(again), params, expected: values });
+        let params_again = params_again.expect("it had parameters before");
+        let (circuit, again) = (Arc::new(circuit), Arc::new(again));
+        for options in machines() {
+            let (on, expected) = (options.isa, &expected);
+            let made = |name: String, circuit: &Arc<Circuit>, params: &Params| {
+                let (circuit, params, expected) = (circuit.clone(), params.clone(), expected.clone());
+                Fixture { name, options: options.clone(), circuit, params, expected }
+            };
+            fixtures.push(made(format!("{name} on {on}"), &circuit, &params));
+            fixtures.push(made(format!("{name}, written and read again, on {on}"), &again, &params_again));
+        }
     }
     fixtures
 }
@@ -65,7 +85,7 @@ fn constant(step: f64) -> Schedule {
 #[test]
 fn log_likelihoods_are_the_references_with_and_without_missing_values() {
     for f in fixtures() {
-        let mut backend = cpu(&f.circuit, &f.params);
+        let mut backend = f.backend();
         for (data, wanted) in [("data", "log_likelihood"), ("data_missing", "log_likelihood_missing")] {
             let got = backend.log_likelihoods(&categories(&f.expected[data])).unwrap();
             close(&format!("{}: {wanted}", f.name), &got, &vector(&f.expected[wanted]), LOG_LIKELIHOOD);
@@ -76,7 +96,7 @@ fn log_likelihoods_are_the_references_with_and_without_missing_values() {
 #[test]
 fn mean_flows_and_top_down_probabilities_are_the_references() {
     for f in fixtures() {
-        let mut backend = cpu(&f.circuit, &f.params);
+        let mut backend = f.backend();
         let (flows, report) = mean_flows(&mut backend, &categories(&f.expected["data"]));
         close_table(&format!("{}: flows", f.name), &flows, &one_row_a_block(&f.expected["flows"]), PROBABILITY);
         let total: f64 = vector(&f.expected["log_likelihood"]).iter().sum();
@@ -113,7 +133,7 @@ fn one_update_of_each_em_rule_gives_the_references_parameters() {
         ];
         for (spec, wanted) in updates {
             let batch = categories(&f.expected["data"]);
-            let params = learned(&f.circuit, &f.params, &spec, &[&batch]);
+            let params = learned_with(&f.circuit, &f.params, &spec, &[&batch], &f.options);
             let what = format!("{}: {spec:?}", f.name);
             close_table(&what, &param_table(&f.circuit, &params), &one_row_a_block(wanted), PROBABILITY);
         }
@@ -130,7 +150,7 @@ fn anemone_with_momentum_follows_the_reference_over_three_batches() {
             smoothing: Smoothing::NONE,
             ..Default::default()
         });
-        let (mut backend, mut optimizer) = start(&f.circuit, &f.params, &spec);
+        let (mut backend, mut optimizer) = start_with(&f.circuit, &f.params, &spec, &f.options);
         let batches = list(&wanted["batches"]);
         assert_eq!(batches.len(), 3);
         for (t, (batch, params)) in batches.iter().zip(list(&wanted["params_after_each"])).enumerate() {
@@ -144,7 +164,7 @@ fn anemone_with_momentum_follows_the_reference_over_three_batches() {
 #[test]
 fn the_gradient_is_the_references() {
     for f in fixtures() {
-        let mut backend = cpu(&f.circuit, &f.params);
+        let mut backend = f.backend();
         let flows = backend.new_flows(FlowPrecision::Single).unwrap();
         let td = backend.new_rows().unwrap();
         let batch = categories(&f.expected["data"]);
@@ -164,11 +184,20 @@ fn global_renormalisation_is_the_references_where_it_is_exact() {
         if wanted["normalised"].is_null() {
             continue; // tied rows that would need different normalisers: no exact answer exists
         }
-        let mut backend = cpu(&f.circuit, &f.params);
+        let mut backend = f.backend();
         backend.set_params(&params_from(&f.circuit, &one_row_a_block(&wanted["unnormalised"]))).unwrap();
         backend.renormalize().unwrap();
         close_table(&f.name, &theta(&backend), &one_row_a_block(&wanted["normalised"]), PROBABILITY);
         compared += 1;
     }
     assert!(compared > 0, "no fixture could be renormalised");
+}
+
+#[test]
+fn a_lesser_machine_uses_no_more_than_it_has() {
+    let f = &fixtures()[0];
+    for options in machines() {
+        let found = cpu_with(&f.circuit, &f.params, &options).isa().name().parse::<IsaCap>().unwrap();
+        assert!(found <= options.isa, "{found} on {}", options.isa);
+    }
 }

@@ -9,6 +9,7 @@ mod shards;
 use std::fs;
 use std::path::Path;
 
+use anemone::backend::cpu::Precision;
 use anemone::learner::checkpoint::load;
 use anemone::learner::{Checkpoint, latest};
 use anemone::pipeline::observer::{Event, Finished, Observer};
@@ -47,11 +48,19 @@ struct Run {
     force_resume: bool,
     stop_at: Option<u64>,
     threads: usize,
+    precision: Option<Precision>,
 }
 
 impl Run {
     fn new() -> Self {
-        Self { out: tempfile::tempdir().unwrap(), resume: false, force_resume: false, stop_at: None, threads: 1 }
+        Self {
+            out: tempfile::tempdir().unwrap(),
+            resume: false,
+            force_resume: false,
+            stop_at: None,
+            threads: 1,
+            precision: None,
+        }
     }
 
     fn go(&self, pipeline: &str) -> (Result<Finished>, Vec<Event>) {
@@ -61,7 +70,7 @@ impl Run {
             out: self.out.path().join("run"),
             resume: self.resume,
             force_resume: self.force_resume,
-            machine: Machine { threads: Some(self.threads), memory_budget: None },
+            machine: Machine { threads: Some(self.threads), precision: self.precision, ..Machine::default() },
         };
         let stop = Stop::new();
         let mut watcher = Watcher { stop: stop.clone(), stop_at: self.stop_at, events: vec![] };
@@ -146,6 +155,28 @@ fn a_run_that_was_stopped_goes_on_to_the_same_bits_on_any_number_of_threads() {
             run.lines().iter().filter(|l| l["valid_ll"].is_null()).map(|l| l["step"].as_u64().unwrap()).collect();
         assert!(steps.is_sorted_by(|a, b| a < b), "{steps:?}");
     }
+}
+
+#[test]
+fn a_run_that_is_resumed_keeps_its_precision_unless_told_another() {
+    let run_in = |first, second| {
+        let mut run = Run::new();
+        (run.stop_at, run.precision) = (Some(20), first);
+        run.go(SYNTHETIC).0.unwrap();
+        (run.stop_at, run.resume, run.precision) = (None, true, second);
+        run.go(SYNTHETIC).0.unwrap();
+        run.last()
+    };
+    let whole = Run { precision: Some(Precision::Bf16), ..Run::new() };
+    let (finished, events) = whole.go(SYNTHETIC);
+    assert!(matches!(&events[0], Event::Started(started) if started.precision == Precision::Bf16));
+    assert!(finished.unwrap().valid_ll.unwrap().is_finite());
+    assert_same_bits(&run_in(Some(Precision::Bf16), None), &whole.last());
+    assert_eq!(whole.last().meta.extra["precision"], "bf16");
+    let other = run_in(Some(Precision::Bf16), Some(Precision::F32));
+    assert!(other.params != whole.last().params, "it was told to go on in f32");
+    assert_eq!(other.meta.extra["precision"], "f32");
+    assert_same_bits(&run_in(None, None), &run_in(Some(Precision::F32), None));
 }
 
 #[test]

@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn every_kind_learns_and_its_line_adds_up() {
         let mut reference = Reference { threads: 1, gflops: 10.0 };
-        let machine = Machine { threads: Some(1), memory_budget: None };
+        let machine = Machine { threads: Some(1), ..Machine::default() };
         let setting = Setting { machine, precision: "f32".into(), isa: "auto".into() };
         let spec = OptimizerSpec::Anemone(AnemoneSpec::default());
         for kind in Kind::ALL {

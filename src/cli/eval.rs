@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::model_path::find_model;
 use super::output::{Failure, Outcome, note, say, table, thousands};
 use super::runtime;
-use super::train::MachineArgs;
+use super::train::{MachineArgs, understand_isa};
 use crate::backend::Backend;
-use crate::backend::cpu::{CpuBackend, CpuOptions};
+use crate::backend::cpu::CpuBackend;
 use crate::batcher::BatchSpec;
 use crate::circuit::{Circuit, ParamKind};
 use crate::data::Cursor;
@@ -50,6 +50,9 @@ pub(super) struct EvalArgs {
     batch_rows: u32,
     #[command(flatten)]
     machine: MachineArgs,
+    /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
+    #[arg(long, value_name = "SET")]
+    isa: Option<String>,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -65,7 +68,8 @@ enum Split {
 }
 
 pub(super) fn run(args: &EvalArgs) -> Outcome {
-    let machine = args.machine.understand().map_err(Failure::not_understood)?;
+    let isa = understand_isa(args.isa.as_deref()).map_err(Failure::not_understood)?;
+    let machine = Machine { isa, ..args.machine.understand().map_err(Failure::not_understood)? };
     let path = find_model(&args.model).map_err(Failure::not_understood)?;
     let model = model::load(&path)?;
     let spec = pipeline(args, &model, &path).map_err(Failure::not_understood)?;
@@ -147,9 +151,7 @@ async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Mac
         }
         _ => (in_order(&inputs, args.rows)?, args.rows),
     };
-    let options =
-        CpuOptions { threads: machine.threads, memory_budget: machine.memory_budget(), ..CpuOptions::default() };
-    let mut backend = CpuBackend::new(model.circuit.clone(), &model.params, &options)?;
+    let mut backend = CpuBackend::new(model.circuit.clone(), &model.params, &machine.cpu_options())?;
     evaluate(&mut stream, rows, async |batch| backend.log_likelihoods(&batch)).await
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::{note, say, table, thousands};
+use crate::backend::cpu::Precision;
 use crate::error::{Error, Result};
 use crate::pipeline::observer::{EpochEnd, Event, Finished, Started, StepLine, Validated};
 
@@ -91,6 +92,13 @@ impl Report {
             ("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))),
             ("optimizer", started.optimizer.clone()),
         ];
+        if started.precision != Precision::F32 {
+            let precision = started.precision;
+            rows.push((
+                "precision",
+                format!("{precision} to learn, and of what is said before an update; held-out rows in f32"),
+            ));
+        }
         if let Some(path) = &started.resumed_from {
             rows.push(("resumed", format!("from {}", path.display())));
         }

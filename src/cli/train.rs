@@ -8,6 +8,7 @@ use super::output::{Failure, Outcome};
 use super::pipeline_args::PipelineArgs;
 use super::report::{Report, Style};
 use super::runtime;
+use crate::backend::cpu::{IsaCap, Precision};
 use crate::error::{Error, Result};
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::prepare::Machine;
@@ -36,6 +37,13 @@ pub(super) struct TrainArgs {
     out: Option<PathBuf>,
     #[command(flatten)]
     machine: MachineArgs,
+    /// How precisely training multiplies matrices: f32, bf16x3 or bf16 (f32 if left out); held-out rows are always looked at
+    /// in f32
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<String>,
+    /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
+    #[arg(long, value_name = "SET")]
+    isa: Option<String>,
     /// Show metrics to Prometheus at this address: a port of this machine, or an IP address and a port
     #[arg(long, value_name = "ADDR")]
     metrics_addr: Option<String>,
@@ -85,13 +93,26 @@ impl MachineArgs {
             let bytes = parse_size(text).and_then(|bytes| usize::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
             bytes.ok_or_else(|| Error::option(format!("--memory {text}: expected a size such as 512MiB")))
         };
-        Ok(Machine { threads: self.threads, memory_budget: self.memory.as_ref().map(size).transpose()? })
+        let memory_budget = self.memory.as_ref().map(size).transpose()?;
+        Ok(Machine { threads: self.threads, memory_budget, ..Machine::default() })
     }
+}
+
+/// The device, and how it is to compute.
+fn understand_machine(args: &TrainArgs) -> Result<Machine> {
+    let precision = args.precision.as_deref().map(str::parse::<Precision>).transpose();
+    let precision = precision.map_err(|e| e.at("--precision"))?;
+    Ok(Machine { isa: understand_isa(args.isa.as_deref())?, precision, ..args.machine.understand()? })
+}
+
+/// The instruction set that `--isa` names.
+pub(super) fn understand_isa(name: Option<&str>) -> Result<Option<IsaCap>> {
+    name.map(str::parse::<IsaCap>).transpose().map_err(|e| e.at("--isa"))
 }
 
 pub(super) fn run(args: &TrainArgs) -> Outcome {
     let understood = args.pipeline.understand().map_err(Failure::not_understood)?;
-    let machine = args.machine.understand().map_err(Failure::not_understood)?;
+    let machine = understand_machine(args).map_err(Failure::not_understood)?;
     let address = args.metrics_addr.as_deref().map(telemetry::parse_address).transpose();
     let address = address.map_err(|e| Failure::not_understood(e.at("--metrics-addr")))?;
     let style = match (args.json, args.quiet) {

@@ -1,12 +1,15 @@
 //! What a run tells whoever watches it.
 //!
 //! The training loop sends an [`Event`] whenever something happens; an [`Observer`] shows it. The same structs are the
-//! lines of `metrics.jsonl`. All likelihoods are in nats per row, before the update that they led to.
+//! lines of `metrics.jsonl`. All likelihoods are in nats per row, before the update that they led to. Those of batches come out
+//! of the pass that learns from them, at its precision; those of held-out rows are of an evaluation, in f32.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use crate::backend::cpu::Precision;
 
 /// Watches a run.
 pub trait Observer: Send {
@@ -64,6 +67,9 @@ pub struct Started {
     pub parameters: u64,
     /// Which optimizer.
     pub optimizer: String,
+    /// How precisely batches are learned from; held-out rows are looked at in f32.
+    #[serde(default)]
+    pub precision: Precision,
     /// Epochs to go through, over all resumptions.
     pub epochs: Option<u64>,
     /// Batches to learn from, over all resumptions.

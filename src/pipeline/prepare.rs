@@ -13,7 +13,7 @@ use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{DEFAULT_HELD_OUT, ModelSpec, PipelineSpec, ValidateSpec, expand_path, show_size};
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
 use crate::backend::Backend;
-use crate::backend::cpu::{CpuBackend, CpuOptions};
+use crate::backend::cpu::{CpuBackend, CpuOptions, IsaCap, Precision};
 use crate::batcher::{BadPolicy, BatchSpec};
 use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Digest, Item};
@@ -31,6 +31,11 @@ pub struct Machine {
     /// Bytes for activations; `None` is the backend's default, or what a resumed run had. The bits depend on it: it decides
     /// where a batch is cut.
     pub memory_budget: Option<usize>,
+    /// The most that may be used of the processor; `None` is all of it, or what a resumed run had. The bits depend on it.
+    pub isa: Option<IsaCap>,
+    /// How precisely training passes multiply matrices; `None` is f32, or what a resumed run had. The bits depend on it, but
+    /// not those of an evaluation.
+    pub precision: Option<Precision>,
 }
 
 impl Machine {
@@ -39,9 +44,24 @@ impl Machine {
         self.memory_budget.unwrap_or(CpuOptions::default().memory_budget)
     }
 
-    /// The same as options of the CPU backend.
+    /// What was left out, as a run that is resumed had it.
+    pub fn or(self, earlier: Self) -> Self {
+        Self {
+            threads: self.threads.or(earlier.threads),
+            memory_budget: self.memory_budget.or(earlier.memory_budget),
+            isa: self.isa.or(earlier.isa),
+            precision: self.precision.or(earlier.precision),
+        }
+    }
+
+    /// The same for the CPU backend.
     pub fn cpu_options(&self) -> CpuOptions {
-        CpuOptions { threads: self.threads, memory_budget: self.memory_budget(), ..CpuOptions::default() }
+        CpuOptions {
+            threads: self.threads,
+            memory_budget: self.memory_budget(),
+            isa: self.isa.unwrap_or_default(),
+            precision: self.precision.unwrap_or_default(),
+        }
     }
 }
 

@@ -25,6 +25,7 @@ use super::stop::Stop;
 use super::stream::{Stream, StreamOptions};
 use super::waits::StageWaits;
 use crate::backend::PhaseSeconds;
+use crate::backend::cpu::{IsaCap, Precision};
 use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
@@ -77,7 +78,7 @@ pub async fn train(
             // What was best on other rows says nothing about these.
             (memory.best, memory.valid_ll) = (None, None);
         }
-        machine.memory_budget = machine.memory_budget.or(memory.memory_budget);
+        machine = machine.or(memory.machine());
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
         identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
         if checkpoint.optimizer.as_ref().is_some_and(|state| state.optimizer != spec.learn.optimizer.name()) {
@@ -94,6 +95,8 @@ pub async fn train(
     let (backend, optimizer) = inputs.build_learner(spec, circuit, &machine)?;
     let learner = Learner::spawn(backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
     memory.memory_budget = Some(machine.memory_budget());
+    memory.isa = Some(machine.isa.unwrap_or_default());
+    memory.precision = Some(machine.precision.unwrap_or_default());
     memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
     memory.pipeline = spec.to_toml()?;
     let files = RunFiles::open(&options.out, folder, identity, spec.pipeline.on_bad, &learner.progress())?;
@@ -116,7 +119,8 @@ pub async fn rehearse(
     let (backend, optimizer) = inputs.build_learner(spec, circuit, machine)?;
     let learner = Learner::spawn(backend, optimizer, None)?;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
-    Run::new(spec, inputs, learner, Memory::default(), stop, observer)?.until_the_end(name, None).await
+    let memory = Memory { precision: machine.precision, ..Memory::default() };
+    Run::new(spec, inputs, learner, memory, stop, observer)?.until_the_end(name, None).await
 }
 
 /// What the future gives, unless somebody asks for a stop first.
@@ -193,6 +197,12 @@ struct Memory {
     /// The device's memory decides where batches are cut, and with it the last bits of what is learned.
     #[serde(default)]
     memory_budget: Option<usize>,
+    /// So does the instruction set,
+    #[serde(default)]
+    isa: Option<IsaCap>,
+    /// and, with more than the last bits, the precision of training.
+    #[serde(default)]
+    precision: Option<Precision>,
     /// The resolved pipeline.
     #[serde(default)]
     pipeline: String,
@@ -210,6 +220,11 @@ struct Best {
 impl Memory {
     fn read(checkpoint: &Checkpoint) -> Self {
         serde_json::from_value(Value::Object(checkpoint.meta.extra.clone())).unwrap_or_default()
+    }
+
+    /// What the run used, but for its threads: those do not matter.
+    fn machine(&self) -> Machine {
+        Machine { threads: None, memory_budget: self.memory_budget, isa: self.isa, precision: self.precision }
     }
 
     fn write(&self) -> Map<String, Value> {
@@ -338,6 +353,7 @@ impl<'a> Run<'a> {
             circuit: self.spec.circuit.model.name().to_string(),
             parameters: circuit.layout().num_values() as u64,
             optimizer: self.spec.learn.optimizer.name().to_string(),
+            precision: self.memory.precision.unwrap_or_default(),
             epochs: self.spec.learn.epochs,
             batches: self.spec.learn.batches,
         }

@@ -20,9 +20,14 @@ use anemone::optim::{Optimizer, OptimizerSpec};
 
 use self::spec::{Table, flow_table, param_table};
 
+/// Two threads, and all else as it is by default.
+pub fn two_threads() -> CpuOptions {
+    CpuOptions { threads: Some(2), ..CpuOptions::default() }
+}
+
 /// The backend under test, with two threads.
 pub fn cpu(circuit: &Arc<Circuit>, params: &Params) -> CpuBackend {
-    cpu_with(circuit, params, &CpuOptions { threads: Some(2), ..CpuOptions::default() })
+    cpu_with(circuit, params, &two_threads())
 }
 
 pub fn cpu_with(circuit: &Arc<Circuit>, params: &Params, options: &CpuOptions) -> CpuBackend {
@@ -51,14 +56,33 @@ pub fn theta(backend: &dyn Backend) -> Table {
 
 /// A backend and an optimizer that starts on it.
 pub fn start(circuit: &Arc<Circuit>, params: &Params, spec: &OptimizerSpec) -> (CpuBackend, Box<dyn Optimizer>) {
-    let mut backend = cpu(circuit, params);
+    start_with(circuit, params, spec, &two_threads())
+}
+
+pub fn start_with(
+    circuit: &Arc<Circuit>,
+    params: &Params,
+    spec: &OptimizerSpec,
+    options: &CpuOptions,
+) -> (CpuBackend, Box<dyn Optimizer>) {
+    let mut backend = cpu_with(circuit, params, options);
     let optimizer = spec.build(&mut backend).unwrap();
     (backend, optimizer)
 }
 
 /// The parameters after an optimizer has learned from the batches and closed the epoch.
 pub fn learned(circuit: &Arc<Circuit>, params: &Params, spec: &OptimizerSpec, batches: &[&Batch]) -> Params {
-    let (mut backend, mut optimizer) = start(circuit, params, spec);
+    learned_with(circuit, params, spec, batches, &two_threads())
+}
+
+pub fn learned_with(
+    circuit: &Arc<Circuit>,
+    params: &Params,
+    spec: &OptimizerSpec,
+    batches: &[&Batch],
+    options: &CpuOptions,
+) -> Params {
+    let (mut backend, mut optimizer) = start_with(circuit, params, spec, options);
     for batch in batches {
         optimizer.learn(&mut backend, batch).unwrap();
     }

@@ -141,14 +141,14 @@ fn sum_product(
     let (gains, weights) = unsafe { (&chunk.values.get(chunk.span(sum.value))[group.start..], pass.weights(group)) };
     let packed = match &pass.packed[group.param.index()] {
         Some(packed) => &packed.backward,
-        None => scratch.packs.backward(pass.isa, group.param, weights),
+        None => scratch.packs.backward(pass.arithmetic, group.param, weights),
     };
     multiply(
-        pass.isa,
+        pass.arithmetic,
         MatrixMut::new(&mut state.product, rows, cols, cols),
         Matrix::new(gains, rows, group.units, sum.value.units),
         packed,
-        &mut scratch.long_rows,
+        &mut scratch.left,
     );
 }
 
@@ -254,5 +254,5 @@ fn add_tied(
         unsafe { (&chunk.values.get(chunk.span(sum.value))[group.start..], chunk.values.get(chunk.view(group.panel))) };
     let gains = Matrix::new(gains, rows, group.units, sum.value.units);
     let values = Matrix::new(values, rows, group.panel.units, group.panel.buffer.units);
-    state.tied[index].add(pass.isa, gains, values, &mut scratch.flow);
+    state.tied[index].add(pass.arithmetic, gains, values, &mut scratch.flow);
 }

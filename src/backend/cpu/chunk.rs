@@ -8,8 +8,8 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::buffers::tiles as tiles_of;
-use super::kernels::Isa;
-use super::kernels::product::{FlowScratch, Matrix, MatrixMut, multiply_transposed};
+use super::kernels::Arithmetic;
+use super::kernels::product::{FlowScratch, FlowSums, Matrix};
 use super::scaled::{NO_LOSS, Scale};
 use super::schedule::Schedule;
 use super::shared::SharedBuffer;
@@ -59,10 +59,8 @@ pub(super) struct TileState {
 pub(super) struct TiedFlows {
     /// Rows and columns of the block.
     shape: (usize, usize),
-    single: Vec<f32>,
+    single: FlowSums,
     double: Vec<f64>,
-    /// Rows added to `single` since it was last emptied.
-    pending: usize,
     /// G and values of few rows at a time, `[waiting × rows]` and `[waiting × cols]`: a product of a few rows would
     /// spend its time on loading and storing the sum.
     waiting: usize,
@@ -80,23 +78,22 @@ const ENOUGH_ROWS: usize = 64;
 const MOST_WAITING: usize = 128;
 
 impl TiedFlows {
-    fn prepare(&mut self, shape: (usize, usize)) {
+    fn prepare(&mut self, arithmetic: Arithmetic, shape: (usize, usize)) {
         self.shape = shape;
-        let len = shape.0 * shape.1;
-        self.single.resize(len, 0.0);
+        self.single.prepare(arithmetic, shape.0, shape.1);
         self.double.clear();
-        self.double.resize(len, 0.0);
-        (self.pending, self.waiting) = (0, 0);
+        self.double.resize(shape.0 * shape.1, 0.0);
+        self.waiting = 0;
     }
 
     /// Adds gainsᵀ·values.
-    pub fn add(&mut self, isa: Isa, gains: Matrix<'_>, values: Matrix<'_>, scratch: &mut FlowScratch) {
+    pub fn add(&mut self, arithmetic: Arithmetic, gains: Matrix<'_>, values: Matrix<'_>, scratch: &mut FlowScratch) {
         let rows = gains.num_rows();
         if rows >= ENOUGH_ROWS {
-            multiply_into(isa, self.shape, &mut self.single, &mut self.pending, gains, values, scratch);
+            self.single.add(arithmetic, gains, values, scratch);
         } else {
             if self.waiting + rows > MOST_WAITING {
-                self.multiply_waiting(isa, scratch);
+                self.multiply_waiting(arithmetic, scratch);
             }
             let (gain_cols, value_cols) = self.shape;
             self.gains.resize(MOST_WAITING * gain_cols, 0.0);
@@ -105,48 +102,27 @@ impl TiedFlows {
             values.copy_rows_to(&mut self.values[self.waiting * value_cols..]);
             self.waiting += rows;
         }
-        if self.pending >= FLUSH_ROWS {
-            self.flush();
+        if self.single.pending() >= FLUSH_ROWS {
+            self.single.flush(&mut self.double);
         }
     }
 
-    fn multiply_waiting(&mut self, isa: Isa, scratch: &mut FlowScratch) {
+    fn multiply_waiting(&mut self, arithmetic: Arithmetic, scratch: &mut FlowScratch) {
         if self.waiting > 0 {
             let (gain_cols, value_cols) = self.shape;
             let gains = Matrix::new(&self.gains, self.waiting, gain_cols, gain_cols);
             let values = Matrix::new(&self.values, self.waiting, value_cols, value_cols);
-            multiply_into(isa, self.shape, &mut self.single, &mut self.pending, gains, values, scratch);
+            self.single.add(arithmetic, gains, values, scratch);
             self.waiting = 0;
         }
     }
 
-    fn flush(&mut self) {
-        if self.pending > 0 {
-            self.double.iter_mut().zip(&self.single).for_each(|(d, &s)| *d += f64::from(s));
-            self.pending = 0;
-        }
-    }
-
     /// The sum of all products.
-    pub fn total(&mut self, isa: Isa, scratch: &mut FlowScratch) -> &[f64] {
-        self.multiply_waiting(isa, scratch);
-        self.flush();
+    pub fn total(&mut self, arithmetic: Arithmetic, scratch: &mut FlowScratch) -> &[f64] {
+        self.multiply_waiting(arithmetic, scratch);
+        self.single.flush(&mut self.double);
         &self.double
     }
-}
-
-/// single = gainsᵀ·values, or adds it where rows are pending already.
-fn multiply_into(
-    isa: Isa,
-    (rows, cols): (usize, usize),
-    single: &mut [f32],
-    pending: &mut usize,
-    gains: Matrix<'_>,
-    values: Matrix<'_>,
-    scratch: &mut FlowScratch,
-) {
-    multiply_transposed(isa, MatrixMut::new(single, rows, cols, cols), *pending > 0, gains, values, scratch);
-    *pending += gains.num_rows();
 }
 
 impl Chunk {
@@ -192,10 +168,10 @@ impl Chunk {
     }
 
     /// Starts the sums over its rows at zero.
-    pub fn prepare_sums(&mut self, schedule: &Schedule) {
+    pub fn prepare_sums(&mut self, schedule: &Schedule, arithmetic: Arithmetic) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         state.tied.resize_with(schedule.tied_shapes.len(), TiedFlows::default);
-        state.tied.iter_mut().zip(&schedule.tied_shapes).for_each(|(flows, &shape)| flows.prepare(shape));
+        state.tied.iter_mut().zip(&schedule.tied_shapes).for_each(|(flows, &shape)| flows.prepare(arithmetic, shape));
         state.occupancy.resize_with(schedule.large_tables.len(), Vec::new);
         state.occupancy.iter_mut().for_each(Vec::clear);
     }

@@ -163,7 +163,7 @@ impl<'a> Engine<'a> {
             for chunk in chunks {
                 // Only the last tile of a lane has the lane's sums.
                 if let Some(flows) = lock(chunk).tied.get_mut(index) {
-                    let part = flows.total(self.pass.isa, &mut scratch.flow);
+                    let part = flows.total(self.pass.arithmetic, &mut scratch.flow);
                     total.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
                 }
             }

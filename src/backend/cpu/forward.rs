@@ -6,7 +6,7 @@
 
 use super::chunk::{Chunk, MISSING, TileState};
 use super::kernels::product::{Matrix, MatrixMut, Packed, multiply};
-use super::kernels::{Isa, multiversion, prefetch};
+use super::kernels::{Arithmetic, Isa, multiversion, prefetch};
 use super::scaled::{
     DOUBTFUL, Extremes, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
     is_comfortable, multiply_into, multiply_rows, settle_row, standard_exponent, underflow_loss,
@@ -23,9 +23,11 @@ pub(super) struct Pass<'a> {
     pub circuit: &'a Circuit,
     pub plan: &'a Plan,
     pub isa: Isa,
+    /// How matrix products are computed.
+    pub arithmetic: Arithmetic,
     /// The parameters, in the circuit's layout.
     pub theta: SharedSlice<'a, f32>,
-    /// Weights that several nodes share, packed beforehand; by block.
+    /// Weights that several nodes share, packed beforehand for this arithmetic; by block.
     pub packed: &'a [Option<PackedWeights>],
     pub batch: &'a Batch,
     /// The largest flow that a row can have at the root is below 2^this.
@@ -267,14 +269,14 @@ fn mix(pass: Pass<'_>, chunk: &Chunk, sum: &SumStep, group: &PlanGroup, scratch:
     };
     let packed = match &pass.packed[group.param.index()] {
         Some(packed) => &packed.forward,
-        None => scratch.packs.forward(pass.isa, group.param, weights),
+        None => scratch.packs.forward(pass.arithmetic, group.param, weights),
     };
     multiply(
-        pass.isa,
+        pass.arithmetic,
         MatrixMut::new(&mut out[group.start..], rows, group.units, sum.value.units),
         Matrix::new(panel, rows, group.panel.units, group.panel.buffer.units),
         packed,
-        &mut scratch.long_rows,
+        &mut scratch.left,
     );
 }
 

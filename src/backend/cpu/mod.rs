@@ -33,12 +33,13 @@ use std::sync::{Arc, Mutex};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-pub use self::kernels::{Isa, IsaCap};
+pub use self::kernels::{Isa, IsaCap, Precision};
 pub use self::reference::reference_gemm;
 
 use self::buffers::{FlowBuffer, with_flows};
 use self::chunk::Chunk;
 use self::forward::PackedWeights;
+use self::kernels::Arithmetic;
 use self::lazy::LazyTable;
 use self::schedule::Schedule;
 use self::update::Update;
@@ -58,11 +59,13 @@ pub struct CpuOptions {
     pub memory_budget: usize,
     /// The most that may be used of the processor. The bits depend on it.
     pub isa: IsaCap,
+    /// How precisely training passes multiply matrices. The bits depend on it, those of `log_likelihoods` do not.
+    pub precision: Precision,
 }
 
 impl Default for CpuOptions {
     fn default() -> Self {
-        Self { threads: None, memory_budget: 2 << 30, isa: IsaCap::Auto }
+        Self { threads: None, memory_budget: 2 << 30, isa: IsaCap::Auto, precision: Precision::F32 }
     }
 }
 
@@ -95,12 +98,16 @@ pub struct CpuBackend {
     plan: Plan,
     schedule: Schedule,
     isa: Isa,
+    /// How training passes multiply matrices. Evaluation always does so in f32.
+    training: Arithmetic,
     /// The parameters, in the circuit's layout. Rows of large tables may lag: `settle` before use.
     theta: Vec<f32>,
     /// Shared weights, packed; by block.
     packed: Vec<Option<PackedWeights>>,
     /// Whether `packed` is of the parameters as they are now.
     is_packed: bool,
+    /// Who can use `packed`.
+    packed_for: Arithmetic,
     flows: Vec<FlowBuffer>,
     rows: Vec<Vec<f64>>,
     /// Large tables, and the flow buffer whose momentum their updates use.
@@ -122,7 +129,12 @@ impl CpuBackend {
         if options.threads == Some(0) {
             return Err(Error::option("threads = 0: must be at least 1, or left out to use all cores"));
         }
-        let isa = Isa::detect(options.isa.or_environment()?);
+        let mut cap = options.isa.or_environment()?;
+        if options.precision == Precision::F32 {
+            cap = cap.min(IsaCap::Avx512); // tiles are of no use to f32, and so the system is not asked for them
+        }
+        let isa = Isa::detect(cap);
+        let training = Arithmetic::new(isa, options.precision);
         let pool = ThreadPoolBuilder::new()
             .num_threads(options.threads.unwrap_or(0))
             .thread_name(|i| format!("anemone-cpu-{i}"))
@@ -139,6 +151,7 @@ impl CpuBackend {
             theta: params.values().to_vec(),
             packed,
             is_packed: false,
+            packed_for: training,
             flows: Vec::new(),
             rows: Vec::new(),
             lazy,
@@ -152,6 +165,7 @@ impl CpuBackend {
             plan,
             schedule,
             isa,
+            training,
         })
     }
 
@@ -170,6 +184,11 @@ impl CpuBackend {
     fn on_a_worker<T: Send>(&mut self, act: impl FnOnce(&mut Self) -> T + Send) -> T {
         let pool = self.pool.clone();
         pool.install(|| act(self))
+    }
+
+    /// How precisely training passes multiply matrices.
+    pub fn precision(&self) -> Precision {
+        self.training.precision
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<usize> {

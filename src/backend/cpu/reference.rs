@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use gemm::Parallelism;
 
-use super::kernels::product::{Matrix, MatrixMut, Packed, multiply};
-use super::kernels::{Isa, IsaCap};
+use super::kernels::product::{LeftScratch, Matrix, MatrixMut, Packed, multiply};
+use super::kernels::{Arithmetic, Isa, IsaCap, Precision};
 
 /// Rows, inner dimension and columns of a product `[rows × inner]·[inner × cols]`.
 type Shape = (usize, usize, usize);
@@ -64,9 +64,9 @@ fn work(shape: Shape, with: Multiplier, products: usize, together: &Barrier) -> 
     // Ones: a product of normal numbers stays one, and subnormal ones would be slow.
     let (left, right) = (vec![1.0; rows * inner], vec![1.0; inner * cols]);
     let mut out = vec![0.0; rows * cols];
-    let isa = Isa::detect(IsaCap::Auto);
-    let (mut packed, mut copy) = (Packed::default(), Vec::new());
-    packed.pack(isa, Matrix::new(&right, inner, cols, cols));
+    let arithmetic = Arithmetic::new(Isa::detect(IsaCap::Avx512), Precision::F32); // all that f32 has a use for
+    let (mut packed, mut scratch) = (Packed::default(), LeftScratch::default());
+    packed.pack(arithmetic, Matrix::new(&right, inner, cols, cols));
     let round = |_| {
         together.wait();
         let begun = Instant::now();
@@ -75,7 +75,8 @@ fn work(shape: Shape, with: Multiplier, products: usize, together: &Barrier) -> 
                 Multiplier::Crate => gemm_product(shape, &left, &right, &mut out),
                 Multiplier::Own => {
                     let left = Matrix::new(&left, rows, inner, inner);
-                    multiply(isa, MatrixMut::new(&mut out, rows, cols, cols), left, &packed, &mut copy);
+                    let out = MatrixMut::new(&mut out, rows, cols, cols);
+                    multiply(arithmetic, out, left, &packed, &mut scratch);
                 }
             }
         }

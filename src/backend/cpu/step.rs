@@ -12,6 +12,7 @@ use super::engine::{Engine, lock};
 use super::forward::Pass;
 use super::gather::{Fused, Gather, Target};
 use super::kernels::product::Matrix;
+use super::kernels::{Arithmetic, Precision};
 use super::large_tables::{catch_up, settle, update_large_table};
 use super::log_space::{self, Row, RowFlows};
 use super::shared::SharedSlice;
@@ -35,12 +36,14 @@ impl CpuBackend {
     /// log p of every row.
     pub(super) fn evaluate(&mut self, batch: &Batch) -> Vec<f64> {
         self.settle();
-        self.pack_weights();
+        // What is reported of a model is never rounded, however it was trained.
+        let arithmetic = Arithmetic::new(self.isa, Precision::F32);
+        self.pack_weights(arithmetic);
         let mut out = Vec::with_capacity(batch.num_rows());
         for rows in tiles(batch.num_rows(), self.micro_batch) {
             self.prepare_chunks(batch, rows, false, false);
             let (mut theta, chunks) = (std::mem::take(&mut self.theta), std::mem::take(&mut self.chunks));
-            let engine = self.engine(&mut theta, batch, 0);
+            let engine = self.engine(arithmetic, &mut theta, batch, 0);
             engine.forward(&chunks);
             // SAFETY: nothing is updated here.
             let all = unsafe { engine.pass.theta.get(0..engine.pass.theta.len()) };
@@ -105,7 +108,7 @@ impl CpuBackend {
     /// in log space, which reads all parameters, nor where a value of a large table is missing, which touches all of it.
     fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> bool {
         let marginal = micro.update.is_some_and(|(step, _)| step.source == RetainSource::TopDown);
-        self.pack_weights();
+        self.pack_weights(self.training);
         let lanes = self.prepare_chunks(batch, micro.rows.clone(), true, marginal);
         let mut theta = std::mem::take(&mut self.theta);
         let mut lazy = std::mem::take(&mut self.lazy);
@@ -115,7 +118,7 @@ impl CpuBackend {
 
         let largest_weight = micro.rows.clone().map(|row| batch.weight(row)).fold(0f32, f32::max);
         let largest_flow = (micro.gain * f64::from(largest_weight)).max(1.0);
-        let engine = self.engine(&mut theta, batch, largest_flow.log2().ceil() as i64);
+        let engine = self.engine(self.training, &mut theta, batch, largest_flow.log2().ceil() as i64);
         let shared_target = match &mut target {
             FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
             FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
@@ -213,11 +216,18 @@ impl CpuBackend {
         }
     }
 
-    fn engine<'a>(&'a self, theta: &'a mut [f32], batch: &'a Batch, flow_bits: i64) -> Engine<'a> {
+    fn engine<'a>(
+        &'a self,
+        arithmetic: Arithmetic,
+        theta: &'a mut [f32],
+        batch: &'a Batch,
+        flow_bits: i64,
+    ) -> Engine<'a> {
         let pass = Pass {
             circuit: &self.circuit,
             plan: &self.plan,
             isa: self.isa,
+            arithmetic,
             theta: SharedSlice::new(theta),
             packed: &self.packed,
             batch,
@@ -242,7 +252,7 @@ impl CpuBackend {
             at += lane.len();
         }
         self.chunks.resize_with(tiles.len(), Chunk::new);
-        let (plan, schedule) = (&self.plan, &self.schedule);
+        let (plan, schedule, training) = (&self.plan, &self.schedule, self.training);
         self.pool.install(|| {
             self.chunks.par_iter_mut().zip(tiles).enumerate().for_each(|(i, (chunk, (is_first, tile)))| {
                 let tile = rows.start + tile.start..rows.start + tile.end;
@@ -250,7 +260,7 @@ impl CpuBackend {
                 if is_first || !is_round_trip {
                     chunk.prepare_values(plan);
                     if with_flows {
-                        chunk.prepare_sums(schedule);
+                        chunk.prepare_sums(schedule, training);
                     }
                 }
             });
@@ -258,18 +268,23 @@ impl CpuBackend {
         lanes.iter().map(Vec::len).collect()
     }
 
-    /// Packs the weights that several nodes share, if they have changed.
-    fn pack_weights(&mut self) {
-        if std::mem::replace(&mut self.is_packed, true) {
+    /// Packs the weights that several nodes share, if they have changed or were packed for another arithmetic: training
+    /// and evaluation take turns of many batches.
+    fn pack_weights(&mut self, arithmetic: Arithmetic) {
+        if self.is_packed && self.packed_for == arithmetic {
             return;
         }
-        let (circuit, theta, isa) = (&self.circuit, &self.theta, self.isa);
+        (self.is_packed, self.packed_for) = (true, arithmetic);
+        let (circuit, theta) = (&self.circuit, &self.theta);
         self.pool.install(|| {
             self.packed.par_iter_mut().zip(circuit.layout().blocks()).for_each(|(packed, layout)| {
                 let Some(packed) = packed else { return };
                 let (units, cols) = (layout.units(), layout.values_per_row);
                 let weights = Matrix::new(&theta[layout.values.clone()], units, cols, cols);
-                rayon::join(|| packed.forward.pack_transposed(isa, weights), || packed.backward.pack(isa, weights));
+                rayon::join(
+                    || packed.forward.pack_transposed(arithmetic, weights),
+                    || packed.backward.pack(arithmetic, weights),
+                );
             });
         });
     }
@@ -281,7 +296,7 @@ impl CpuBackend {
         let (mut theta, mut lazy) = (std::mem::take(&mut self.theta), std::mem::take(&mut self.lazy));
         if let FlowBuffer::Single(flows) = &mut flows {
             let batch = Batch::empty();
-            settle(self.engine(&mut theta, &batch, 0), SharedSlice::new(flows), &mut lazy);
+            settle(self.engine(self.training, &mut theta, &batch, 0), SharedSlice::new(flows), &mut lazy);
         }
         (self.theta, self.lazy, self.flows[at]) = (theta, lazy, flows);
     }
@@ -295,7 +310,7 @@ impl CpuBackend {
             if let FlowBuffer::Single(momentum) = &mut momentum {
                 let batch = Batch::empty();
                 let mut lazy = self.lazy.clone();
-                settle(self.engine(&mut theta, &batch, 0), SharedSlice::new(momentum), &mut lazy);
+                settle(self.engine(self.training, &mut theta, &batch, 0), SharedSlice::new(momentum), &mut lazy);
             }
             if flows == Some(at) {
                 copy = momentum;
@@ -313,6 +328,67 @@ impl CpuBackend {
             self.phases.backward += time.backward / workers;
             self.phases.flows += time.flows / workers;
             self.phases.update += time.update / workers;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::cpu::{CpuOptions, IsaCap};
+    use crate::backend::{Backend, FlowPrecision};
+    use crate::circuit::{Categorical, Params, sample};
+    use crate::optim::AnemoneSpec;
+    use crate::rng::Rng;
+    use crate::structure::{Tying, hmm};
+
+    /// Flows and log-likelihood of a batch, and the parameters after two steps on it, with matrix products by one unit or
+    /// another.
+    fn trained(tying: Tying, precision: Precision, is_modelled: bool) -> (Vec<f64>, f64, Vec<f32>) {
+        // Ragged: 37 units are no multiple of a tile's side, and 50 rows make tiles of 12 and 13, and a marginal one.
+        let circuit = Arc::new(hmm(7, 37, Categorical::new(11).unwrap(), tying).unwrap());
+        let params = Params::random(&circuit, 4, 3.0).unwrap();
+        let batch = sample(&circuit, &params, 50, &mut Rng::new(5)).unwrap();
+        // Not beyond vectors: the model is to be held against those.
+        let options = CpuOptions { threads: Some(2), isa: IsaCap::Avx512, precision, ..CpuOptions::default() };
+        let mut backend = CpuBackend::new(circuit, &params, &options).unwrap();
+        if is_modelled {
+            backend.training = Arithmetic::model(backend.isa, precision);
+        }
+        let flows = backend.new_flows(FlowPrecision::Single).unwrap();
+        let report = backend.add_flows(&batch, 1.0, flows).unwrap();
+        let flows = backend.flows(flows).unwrap().values().to_vec();
+        let mut optimizer = AnemoneSpec::default().build(&mut backend).unwrap();
+        for _ in 0..2 {
+            optimizer.learn(&mut backend, &batch).unwrap();
+        }
+        (flows, report.log_likelihood, backend.params().unwrap().values().to_vec())
+    }
+
+    /// The whole of training through the driver of bf16 tiles: all of it that does not need a machine that has them.
+    #[test]
+    fn training_on_bf16_tiles_is_training_on_rounded_f32() {
+        for (tying, precision) in [Tying::Homogeneous, Tying::Inhomogeneous]
+            .into_iter()
+            .flat_map(|tying| [Precision::Bf16, Precision::Bf16x3].map(|precision| (tying, precision)))
+        {
+            let (flows, log_likelihood, params) = trained(tying, precision, true);
+            let (want_flows, want_log_likelihood, want_params) = trained(tying, precision, false);
+            let what = format!("{tying:?} in {precision}");
+            // Products are the same but for the order of their sums, 1e-7; but a last bit may decide how a number of the
+            // next product is rounded, 2^-8 or 2^-16 of one term in thousands.
+            let tolerance = if precision == Precision::Bf16 { 1e-4 } else { 1e-5 };
+            let off = |got: f64, want: f64| (got - want).abs() / want.abs();
+            assert!(off(log_likelihood, want_log_likelihood) <= tolerance, "{what}: log-likelihood");
+            let total = |values: &[f64]| values.iter().sum::<f64>();
+            let apart: Vec<f64> = flows.iter().zip(&want_flows).map(|(got, want)| (got - want).abs()).collect();
+            assert!(total(&want_flows) > 0.0 && total(&apart) <= tolerance * total(&want_flows), "{what}: flows");
+            assert_eq!(params.len(), want_params.len());
+            for (got, want) in params.iter().zip(&want_params) {
+                assert!((got - want).abs() <= tolerance as f32, "{what}: {got} is not {want}");
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::chunk::FLUSH_ROWS;
 use super::gather::{Gather, Target};
 use super::kernels::multiversion;
-use super::kernels::product::{Matrix, MatrixMut, multiply_transposed};
+use super::kernels::product::Matrix;
 use super::schedule::ParamTask;
 use super::update::Coefficients;
 use super::worker::{Phase, Scratch};
@@ -16,43 +16,32 @@ pub(super) fn run(gather: Gather<'_>, task: &ParamTask, scratch: &mut Scratch) {
     let [Use::Sum { gain, panel, .. }] = gather.pass.plan.uses[task.param.index()][..] else {
         unreachable!("the schedule releases blocks of one use")
     };
-    scratch.single.clear();
-    scratch.single.resize(rows * cols, 0.0);
+    let arithmetic = gather.pass.arithmetic;
+    scratch.sums.prepare(arithmetic, rows, cols);
     scratch.double.clear();
-    let mut pending = 0;
     for chunk in gather.chunks.iter().filter(|chunk| !chunk.rows.is_empty()) {
         // SAFETY: every tile has passed this node, so G and the panel are final.
         let (gains, values) = unsafe { (chunk.values.get(chunk.view(gain)), chunk.values.get(chunk.view(panel))) };
-        multiply_transposed(
-            gather.pass.isa,
-            MatrixMut::new(&mut scratch.single, rows, cols, cols),
-            pending > 0,
-            Matrix::new(&gains[task.rows.start..], chunk.rows.len(), rows, gain.buffer.units),
-            Matrix::new(values, chunk.rows.len(), cols, panel.buffer.units),
-            &mut scratch.flow,
-        );
-        pending += chunk.rows.len();
-        if pending >= FLUSH_ROWS {
-            flush(&mut scratch.double, &scratch.single);
-            pending = 0;
+        let gains = Matrix::new(&gains[task.rows.start..], chunk.rows.len(), rows, gain.buffer.units);
+        let values = Matrix::new(values, chunk.rows.len(), cols, panel.buffer.units);
+        scratch.sums.add(arithmetic, gains, values, &mut scratch.flow);
+        if scratch.sums.pending() >= FLUSH_ROWS {
+            scratch.double.resize(rows * cols, 0.0);
+            scratch.sums.flush(&mut scratch.double);
         }
     }
-    if !scratch.double.is_empty() {
-        if pending > 0 {
-            flush(&mut scratch.double, &scratch.single);
-        }
+    scratch.single.resize(rows * cols, 0.0);
+    if scratch.double.is_empty() {
+        scratch.single.fill(0.0); // where no tile has a row
+        scratch.sums.write(&mut scratch.single);
+    } else {
+        scratch.sums.flush(&mut scratch.double);
         scratch.single.iter_mut().zip(&scratch.double).for_each(|(s, &d)| *s = d as f32);
     }
     scratch.clock.lap(Phase::Flows);
     let Scratch { single, clock, top_down, .. } = scratch;
     apply(gather, task, single, top_down);
     clock.lap(Phase::Update);
-}
-
-/// double += single; an empty double starts at zero.
-fn flush(double: &mut Vec<f64>, single: &[f32]) {
-    double.resize(single.len(), 0.0);
-    double.iter_mut().zip(single).for_each(|(d, &s)| *d += f64::from(s));
 }
 
 /// Adds W ⊙ sums to the flows of some rows and, in a fused step, updates them. `sums` holds these rows only.

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::kernels::Isa;
-use super::kernels::product::{FlowScratch, Matrix, Packed};
+use super::kernels::Arithmetic;
+use super::kernels::product::{FlowScratch, FlowSums, LeftScratch, Matrix, Packed};
 use super::scaled::{Extremes, Scale};
 use super::tables::{Columns, SortedRows};
 use crate::backend::PhaseSeconds;
@@ -14,15 +14,17 @@ use crate::circuit::ParamId;
 pub(super) struct Scratch {
     /// A row of a factor in the order of the product's units.
     pub mapped: Vec<f32>,
-    /// Long rows of a left operand, moved apart.
-    pub long_rows: Vec<f32>,
+    /// A left operand that cannot be used as it lies.
+    pub left: LeftScratch,
     /// What was seen of each group of a sum.
     pub found: Vec<(Extremes, Scale)>,
     /// Weights that are used by one node only, packed for the tile at hand.
     pub packs: PackCache,
     /// Operands of flow products.
     pub flow: FlowScratch,
-    /// Flows of some parameters, before they are added up.
+    /// Their sums.
+    pub sums: FlowSums,
+    /// The same, row by row.
     pub single: Vec<f32>,
     /// The same where there are many terms.
     pub double: Vec<f64>,
@@ -44,24 +46,24 @@ pub(super) struct PackCache {
 }
 
 impl PackCache {
-    /// Forgets everything: the parameters may have changed.
+    /// Forgets everything: the parameters may have changed, or the arithmetic.
     pub fn clear(&mut self) {
         (self.forward.0, self.backward.0) = (None, None);
     }
 
     /// Wᵀ, packed.
-    pub fn forward(&mut self, isa: Isa, param: ParamId, weights: Matrix<'_>) -> &Packed {
+    pub fn forward(&mut self, arithmetic: Arithmetic, param: ParamId, weights: Matrix<'_>) -> &Packed {
         if self.forward.0 != Some(param) {
-            self.forward.1.pack_transposed(isa, weights);
+            self.forward.1.pack_transposed(arithmetic, weights);
             self.forward.0 = Some(param);
         }
         &self.forward.1
     }
 
     /// W, packed.
-    pub fn backward(&mut self, isa: Isa, param: ParamId, weights: Matrix<'_>) -> &Packed {
+    pub fn backward(&mut self, arithmetic: Arithmetic, param: ParamId, weights: Matrix<'_>) -> &Packed {
         if self.backward.0 != Some(param) {
-            self.backward.1.pack(isa, weights);
+            self.backward.1.pack(arithmetic, weights);
             self.backward.0 = Some(param);
         }
         &self.backward.1

@@ -2,14 +2,18 @@
 //!
 //! [`Isa`] names an instruction set that *this machine has*: a value other than `scalar` can only be made by
 //! [`Isa::detect`], so holding one is the proof that its code may run. Matrix products go through [`Tiles`], the
-//! hand-written kernels of that instruction set. All other loops are plain Rust, written once and compiled once for each
-//! instruction set by [`multiversion!`]. Whoever calls either does so for many rows at a time, never for one number.
+//! hand-written kernels of that instruction set, or where operands are bf16 and the machine has tiles for them through
+//! `tile_product`. All other loops are plain Rust, written once and compiled once for each instruction set by
+//! [`multiversion!`]. Whoever calls either does so for many rows at a time, never for one number.
 //!
 //! `portable` runs everywhere; `x86` holds all that is of x86-64, and the only names of it. A `neon` folder would sit
 //! beside `x86`: another [`Tiles`] table and another arm in `detect`.
 
 mod portable;
+mod precision;
 pub(super) mod product;
+#[cfg(any(test, target_arch = "x86_64"))]
+mod tile_product;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -22,6 +26,8 @@ use crate::error::{Error, Result};
 
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) use portable::multiversion;
+pub(super) use precision::Arithmetic;
+pub use precision::Precision;
 #[cfg(target_arch = "x86_64")]
 pub(super) use x86::multiversion;
 
@@ -35,7 +41,7 @@ pub enum IsaCap {
     Avx2,
     /// 512-bit vectors.
     Avx512,
-    /// 512-bit vectors and bf16 matrix tiles.
+    /// 512-bit vectors, and bf16 matrix tiles for a precision that has a use for them.
     Amx,
     /// Whatever there is.
     #[default]
@@ -95,9 +101,16 @@ pub(super) enum Level {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// `Avx512` and, for bf16, tiles.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
 }
 
 impl Isa {
+    /// What every machine has.
+    #[cfg(any(test, target_arch = "x86_64"))]
+    const SCALAR: Self = Self(Level::Scalar);
+
     /// The best this machine has, up to a cap.
     pub fn detect(cap: IsaCap) -> Self {
         #[cfg(target_arch = "x86_64")]
@@ -117,6 +130,8 @@ impl Isa {
             Level::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Level::Amx => "amx",
         }
     }
 
@@ -126,14 +141,14 @@ impl Isa {
         self.0
     }
 
-    /// Its matrix kernels.
+    /// Its matrix kernels, for f32.
     pub(super) fn tiles(self) -> &'static Tiles {
         match self.0 {
             Level::Scalar => &portable::TILES,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => &x86::avx2::TILES,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => &x86::avx512::TILES,
+            Level::Avx512 | Level::Amx => &x86::avx512::TILES,
         }
     }
 }

@@ -2,18 +2,23 @@
 //!
 //! Three products make up a sum: values·Wᵀ forwards, G·W backwards, and Gᵀ·values for the flows of W. In the first two
 //! the left operand, activations, is taken as it lies, and W is packed. In the third both are packed, by plain copies.
-//! Every product runs on one thread, in an order that depends on shapes alone: parallelism is over tiles of rows.
+//! An [`Arithmetic`] says how: operands that are not to be multiplied as they are are rounded when they are packed, and a
+//! left operand is then copied, to be rounded too. Machines with bf16 tiles have them in a form of their own
+//! (`tile_product`). Every product runs on one thread, in an order that depends on shapes alone: parallelism is over tiles of rows.
 
 use std::ops::Range;
 
-use super::{Isa, Tile, multiversion};
+use super::precision::{Precision, Unit};
+#[cfg(any(test, target_arch = "x86_64"))]
+use super::tile_product::{self, Tiled};
+use super::{Arithmetic, Tile, multiversion};
 
 /// A read-only matrix in a slice: rows of contiguous numbers, `stride` apart.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu) struct Matrix<'a> {
     data: &'a [f32],
-    rows: usize,
-    cols: usize,
+    pub(super) rows: usize,
+    pub(super) cols: usize,
     stride: usize,
 }
 
@@ -33,17 +38,18 @@ impl<'a> Matrix<'a> {
         to.chunks_exact_mut(self.cols).zip(0..self.rows).for_each(|(to, row)| to.copy_from_slice(self.row(row)));
     }
 
-    fn row(&self, row: usize) -> &'a [f32] {
+    #[inline(always)]
+    pub(super) fn row(&self, row: usize) -> &'a [f32] {
         &self.data[row * self.stride..][..self.cols]
     }
 }
 
 /// A matrix to write to: rows of contiguous numbers, `stride` apart.
 pub(in crate::backend::cpu) struct MatrixMut<'a> {
-    data: &'a mut [f32],
-    rows: usize,
-    cols: usize,
-    stride: usize,
+    pub(super) data: &'a mut [f32],
+    pub(super) rows: usize,
+    pub(super) cols: usize,
+    pub(super) stride: usize,
 }
 
 impl<'a> MatrixMut<'a> {
@@ -63,25 +69,32 @@ fn check(len: usize, rows: usize, cols: usize, stride: usize) {
 /// A right operand `[depth × cols]`, packed: panels of `width` columns, each `[depth × width]`, filled up with zeros.
 #[derive(Clone, Debug, Default)]
 pub(in crate::backend::cpu) struct Packed {
+    /// The numbers, rounded if they are to be.
     data: Vec<f32>,
+    /// What rounding took away, where that is used.
+    low: Vec<f32>,
+    /// Instead of both, where bf16 tiles multiply.
+    #[cfg(any(test, target_arch = "x86_64"))]
+    tiled: Tiled,
     depth: usize,
     cols: usize,
     width: usize,
+    /// What it was packed for: nothing else can use it.
+    arithmetic: Option<Arithmetic>,
 }
 
 impl Packed {
-    fn prepare(&mut self, depth: usize, cols: usize, width: usize) {
-        (self.depth, self.cols, self.width) = (depth, cols, width);
-        // Old contents need not be cleared: packing writes all of it.
-        self.data.resize(cols.div_ceil(width) * width * depth, 0.0);
-    }
-
     /// Packs a matrix as it is.
-    pub fn pack(&mut self, isa: Isa, source: Matrix<'_>) {
-        self.prepare(source.rows, source.cols, isa.tiles().width);
+    pub fn pack(&mut self, arithmetic: Arithmetic, source: Matrix<'_>) {
+        self.prepare(arithmetic, source.rows, source.cols);
+        if arithmetic.unit != Unit::Vectors {
+            #[cfg(any(test, target_arch = "x86_64"))]
+            self.tiled.right(arithmetic, source);
+            return;
+        }
         let (depth, width) = (self.depth, self.width);
         let whole = source.cols / width * width;
-        copy_blocks(isa, source, 0..whole, &mut self.data, width);
+        copy_blocks(arithmetic.isa, source, 0..whole, &mut self.data, width);
         if whole < source.cols {
             // The last panel, filled up with zeros.
             let panel = &mut self.data[whole * depth..];
@@ -90,13 +103,19 @@ impl Packed {
                 to[source.cols - whole..].fill(0.0);
             }
         }
+        arithmetic.round(&mut self.data, &mut self.low);
     }
 
     /// Packs the transpose of a matrix.
-    pub fn pack_transposed(&mut self, isa: Isa, source: Matrix<'_>) {
-        self.prepare(source.cols, source.rows, isa.tiles().width);
+    pub fn pack_transposed(&mut self, arithmetic: Arithmetic, source: Matrix<'_>) {
+        self.prepare(arithmetic, source.cols, source.rows);
+        if arithmetic.unit != Unit::Vectors {
+            #[cfg(any(test, target_arch = "x86_64"))]
+            self.tiled.right_transposed(arithmetic, source);
+            return;
+        }
         let (depth, width) = (self.depth, self.width);
-        let transpose = isa.tiles().transpose;
+        let transpose = arithmetic.isa.tiles().transpose;
         for (panel, first) in self.data.chunks_exact_mut(depth * width).zip((0..source.rows).step_by(width)) {
             let rows = width.min(source.rows - first);
             let (whole_rows, whole_depth) = (rows / BLOCK * BLOCK, depth / BLOCK * BLOCK);
@@ -118,11 +137,40 @@ impl Packed {
                 }
             }
         }
+        arithmetic.round(&mut self.data, &mut self.low);
     }
 
-    fn panel(&self, index: usize) -> &[f32] {
-        &self.data[index * self.depth * self.width..][..self.depth * self.width]
+    fn prepare(&mut self, arithmetic: Arithmetic, depth: usize, cols: usize) {
+        (self.depth, self.cols, self.width) = (depth, cols, arithmetic.isa.tiles().width);
+        self.arithmetic = Some(arithmetic);
+        if arithmetic.unit == Unit::Vectors {
+            // Old contents need not be cleared: packing writes all of it.
+            self.data.resize(cols.div_ceil(self.width) * self.width * depth, 0.0);
+        }
     }
+
+    /// Panel `index` of the numbers, or of what rounding took away.
+    fn panel(&self, part: Part, index: usize) -> &[f32] {
+        let data = match part {
+            Part::High => &self.data,
+            Part::Low => &self.low,
+        };
+        &data[index * self.depth * self.width..][..self.depth * self.width]
+    }
+}
+
+/// Rounded numbers, or what rounding took away.
+#[derive(Clone, Copy)]
+enum Part {
+    High,
+    Low,
+}
+
+/// The products that add up to one, by the part of the left operand and that of the right. Low parts times each other are
+/// left out: they are as small as what the two parts do not hold.
+fn terms(arithmetic: Arithmetic) -> &'static [(Part, Part)] {
+    const TERMS: [(Part, Part); 3] = [(Part::High, Part::High), (Part::High, Part::Low), (Part::Low, Part::High)];
+    &TERMS[..arithmetic.precision.num_terms()]
 }
 
 multiversion! {
@@ -162,64 +210,108 @@ fn copy_blocks_of<const WIDTH: usize>(source: Matrix<'_>, cols: Range<usize>, to
 /// Side of the square that is transposed at once.
 pub(super) const BLOCK: usize = 8;
 
-/// Steps of depth that are taken at once: a panel of the right operand then stays in the first cache.
-const DEPTH: usize = 256;
+/// Steps of depth that are taken at once: results are then written once, or nearly so, and a panel of the right
+/// operand stays in the second cache.
+const DEPTH: usize = 1024;
 
 /// A row this long is copied before use: rows a multiple of 4 KiB apart would push each other out of the cache.
 const LONG_ROW: usize = 512;
 
-/// Rows of a left operand with their distance changed, `[rows × (DEPTH + PAD)]`.
+/// Rows that are copied at once, and stay in the second cache. A multiple of the heights of all tiles.
+const COPIED_ROWS: usize = 48;
+
+/// What is added to the distance of copied rows.
 const PAD: usize = 16;
 
-/// out = left · right. `copy` is scratch.
-#[expect(clippy::needless_pass_by_value, reason = "`out` is a borrow that ends here")]
+/// A left operand, copied. Scratch of one thread.
+#[derive(Debug, Default)]
+pub(in crate::backend::cpu) struct LeftScratch {
+    /// Rows of it with another distance, rounded if they are to be.
+    rows: Vec<f32>,
+    /// What rounding took away, laid out alike.
+    low: Vec<f32>,
+    #[cfg(any(test, target_arch = "x86_64"))]
+    tiled: Tiled,
+}
+
+/// out = left · right.
 pub(in crate::backend::cpu) fn multiply(
-    isa: Isa,
+    arithmetic: Arithmetic,
     out: MatrixMut<'_>,
     left: Matrix<'_>,
     right: &Packed,
-    copy: &mut Vec<f32>,
+    scratch: &mut LeftScratch,
 ) {
     assert!(left.cols == right.depth && out.rows == left.rows && out.cols == right.cols, "shapes of a matrix product");
-    let tiles = isa.tiles();
-    assert_eq!(tiles.width, right.width, "a right operand that was packed for another instruction set");
-    for first in (0..left.cols).step_by(DEPTH) {
-        let depth = DEPTH.min(left.cols - first);
-        let (from, stride) = if left.stride >= LONG_ROW {
-            copy.resize(left.rows * (DEPTH + PAD), 0.0);
-            for (row, to) in copy.chunks_exact_mut(DEPTH + PAD).enumerate() {
-                to[..depth].copy_from_slice(&left.row(row)[first..first + depth]);
-            }
-            (&copy[..], DEPTH + PAD)
-        } else {
-            (&left.data[first..], left.stride)
-        };
-        for col in (0..out.cols).step_by(tiles.width) {
-            let panel = &right.panel(col / tiles.width)[first * tiles.width..][..depth * tiles.width];
-            let mut row = 0;
-            while row < out.rows {
-                let height = next_height(out.rows - row, tiles.height());
-                let to = &mut out.data[row * out.stride + col..];
-                let from = &from[row * stride..];
-                assert!((height - 1) * stride + depth <= from.len(), "rows of the left operand");
-                // SAFETY: the instruction set is there because `isa` is. `panel` holds `depth` steps, the line above
-                // sees to the rows of the left operand, and `store` to those of the result.
-                unsafe {
-                    let tile = tiles.strided[height - 1];
-                    store(
-                        to,
-                        out.stride,
-                        height,
-                        tiles.width.min(out.cols - col),
-                        tiles.width,
-                        |to, to_stride, add| {
-                            tile(depth, from.as_ptr(), stride, panel.as_ptr(), to, to_stride, add);
-                        },
-                        first > 0,
-                    );
+    assert_eq!(Some(arithmetic), right.arithmetic, "a right operand that was packed for another arithmetic");
+    if arithmetic.unit != Unit::Vectors {
+        #[cfg(any(test, target_arch = "x86_64"))]
+        {
+            scratch.tiled.left(arithmetic, left);
+            tile_product::multiply(arithmetic, out, false, &scratch.tiled, &right.tiled);
+        }
+        return;
+    }
+    let is_copied = left.stride >= LONG_ROW || arithmetic.precision != Precision::F32;
+    let group = if is_copied { COPIED_ROWS } else { left.rows };
+    for first_row in (0..left.rows).step_by(group) {
+        let rows = first_row..left.rows.min(first_row + group);
+        for first in (0..left.cols).step_by(DEPTH) {
+            let steps = first..left.cols.min(first + DEPTH);
+            let (from, stride) = if is_copied {
+                let stride = steps.len() + PAD;
+                scratch.rows.resize(rows.len() * stride, 0.0);
+                for (row, to) in rows.clone().zip(scratch.rows.chunks_exact_mut(stride)) {
+                    to[..steps.len()].copy_from_slice(&left.row(row)[steps.clone()]);
                 }
-                row += height;
+                arithmetic.round(&mut scratch.rows, &mut scratch.low);
+                ([&scratch.rows[..], &scratch.low], stride)
+            } else {
+                ([&left.data[rows.start * left.stride + first..], &[]], left.stride)
+            };
+            let to = &mut out.data[rows.start * out.stride..];
+            let shape = (rows.len(), out.cols, out.stride);
+            multiply_rows(arithmetic, to, shape, from, stride, right, steps);
+        }
+    }
+}
+
+/// Some steps of depth of a product, for some rows: `shape` is the number of rows and columns of the result and the distance
+/// of its rows, `from` the left operand and what rounding took away from it.
+fn multiply_rows(
+    arithmetic: Arithmetic,
+    out: &mut [f32],
+    (rows, cols, out_stride): (usize, usize, usize),
+    from: [&[f32]; 2],
+    stride: usize,
+    right: &Packed,
+    steps: Range<usize>,
+) {
+    let tiles = arithmetic.isa.tiles();
+    let depth = steps.len();
+    let terms = terms(arithmetic);
+    for col in (0..cols).step_by(tiles.width) {
+        let mut row = 0;
+        while row < rows {
+            let height = next_height(rows - row, tiles.height());
+            let to = &mut out[row * out_stride + col..];
+            for (i, &(left_part, right_part)) in terms.iter().enumerate() {
+                let panel = right.panel(right_part, col / tiles.width);
+                let panel = &panel[steps.start * tiles.width..steps.end * tiles.width];
+                let from = &from[left_part as usize][row * stride..];
+                assert!((height - 1) * stride + depth <= from.len(), "rows of the left operand");
+                let run = |to: *mut f32, to_stride: usize, add: bool| {
+                    // SAFETY: the instruction set is there because `isa` is. `panel` holds `depth` steps, the line above
+                    // sees to the rows of the left operand, and `store` to those of the result.
+                    unsafe {
+                        tiles.strided[height - 1](depth, from.as_ptr(), stride, panel.as_ptr(), to, to_stride, add);
+                    }
+                };
+                let add = steps.start > 0 || i > 0;
+                // SAFETY: tiles write what `store` promises them.
+                unsafe { store(to, out_stride, height, tiles.width.min(cols - col), tiles.width, run, add) };
             }
+            row += height;
         }
     }
 }
@@ -271,110 +363,205 @@ const MOST_COLS: usize = 32;
 /// Both operands of Gᵀ·values, packed. Scratch of one thread.
 #[derive(Debug, Default)]
 pub(in crate::backend::cpu) struct FlowScratch {
-    /// Gᵀ: blocks of a tile's height, each `[rows × height]`.
+    /// Gᵀ: blocks of a tile's height, each `[rows × height]`, rounded if they are to be.
     gains: Vec<f32>,
+    /// What rounding took away, laid out alike.
+    low: Vec<f32>,
+    #[cfg(any(test, target_arch = "x86_64"))]
+    tiled: Tiled,
     /// Values.
     values: Packed,
 }
 
-/// out = gainsᵀ · values, or out += it. `out` is `[gains.cols × values.cols]`.
-#[expect(clippy::needless_pass_by_value, reason = "`out` is a borrow that ends here")]
-pub(in crate::backend::cpu) fn multiply_transposed(
-    isa: Isa,
-    out: MatrixMut<'_>,
-    accumulate: bool,
-    gains: Matrix<'_>,
-    values: Matrix<'_>,
-    scratch: &mut FlowScratch,
-) {
-    assert!(gains.rows == values.rows && out.rows == gains.cols && out.cols == values.cols, "shapes of a flow product");
-    let tiles = isa.tiles();
-    scratch.values.pack(isa, values);
-    let depth = gains.rows;
-    scratch.gains.resize(out.rows * depth, 0.0);
-    let most = tiles.height();
-    let whole = whole_heights(out.rows, most);
-    copy_blocks(isa, gains, 0..whole, &mut scratch.gains, most);
-    let mut row = whole;
-    while row < out.rows {
-        let height = next_height(out.rows - row, most);
-        copy_blocks(isa, gains, row..row + height, &mut scratch.gains[row * depth..], height);
-        row += height;
+/// Sums of gainsᵀ·values, `[rows × cols]`, kept in panels of a tile's width, each `[rows × width]`: what a tile adds to lies
+/// together, where rows of a large matrix would be so far apart that they push each other out of the caches.
+#[derive(Debug, Default)]
+pub(in crate::backend::cpu) struct FlowSums {
+    data: Vec<f32>,
+    rows: usize,
+    cols: usize,
+    width: usize,
+    /// Rows of the operands since the sums were last empty.
+    pending: usize,
+}
+
+impl FlowSums {
+    /// Empty sums of a shape.
+    pub fn prepare(&mut self, arithmetic: Arithmetic, rows: usize, cols: usize) {
+        // A tile unit has a layout of its own, and wants its result row by row.
+        let width = if arithmetic.unit == Unit::Vectors { arithmetic.isa.tiles().width } else { cols };
+        (self.rows, self.cols, self.width, self.pending) = (rows, cols, width, 0);
+        // Old contents need not be cleared: the first product sets all of it.
+        self.data.resize(cols.div_ceil(width) * width * rows, 0.0);
     }
-    for col in (0..out.cols).step_by(tiles.width) {
-        let panel = scratch.values.panel(col / tiles.width);
-        let mut row = 0;
-        while row < out.rows {
-            let height = next_height(out.rows - row, tiles.height());
-            let from = &scratch.gains[row * depth..][..height * depth];
-            let to = &mut out.data[row * out.stride + col..];
-            let tile: Tile = tiles.packed[height - 1];
-            // SAFETY: the instruction set is there because `isa` is; `panel` and `from` hold `depth` steps, by their
-            // lengths, and `store` sees to the result.
-            unsafe {
-                store(
-                    to,
-                    out.stride,
-                    height,
-                    tiles.width.min(out.cols - col),
-                    tiles.width,
-                    |to, to_stride, add| {
-                        tile(depth, from.as_ptr(), height, panel.as_ptr(), to, to_stride, add);
-                    },
-                    accumulate,
-                );
+
+    /// Rows of the operands since the sums were last empty.
+    pub fn pending(&self) -> usize {
+        self.pending
+    }
+
+    /// Adds gainsᵀ·values; `gains` is `[n × rows]` and `values` `[n × cols]`.
+    pub fn add(&mut self, arithmetic: Arithmetic, gains: Matrix<'_>, values: Matrix<'_>, scratch: &mut FlowScratch) {
+        let Self { rows, cols, width, .. } = *self;
+        assert!(gains.rows == values.rows && rows == gains.cols && cols == values.cols, "shapes of a flow product");
+        let accumulate = self.pending > 0;
+        self.pending += gains.rows;
+        scratch.values.pack(arithmetic, values);
+        if arithmetic.unit != Unit::Vectors {
+            #[cfg(any(test, target_arch = "x86_64"))]
+            {
+                scratch.tiled.left_transposed(arithmetic, gains);
+                let out = MatrixMut::new(&mut self.data, rows, cols, cols);
+                tile_product::multiply(arithmetic, out, accumulate, &scratch.tiled, &scratch.values.tiled);
             }
+            return;
+        }
+        let tiles = arithmetic.isa.tiles();
+        assert_eq!(tiles.width, width, "sums that were prepared for another arithmetic");
+        let depth = gains.rows;
+        scratch.gains.resize(rows * depth, 0.0);
+        let most = tiles.height();
+        let whole = whole_heights(rows, most);
+        copy_blocks(arithmetic.isa, gains, 0..whole, &mut scratch.gains, most);
+        let mut row = whole;
+        while row < rows {
+            let height = next_height(rows - row, most);
+            copy_blocks(arithmetic.isa, gains, row..row + height, &mut scratch.gains[row * depth..], height);
             row += height;
+        }
+        arithmetic.round(&mut scratch.gains, &mut scratch.low);
+        let gains = [&scratch.gains[..], &scratch.low];
+        let terms = terms(arithmetic);
+        for (index, sums) in self.data.chunks_exact_mut(rows * width).enumerate() {
+            let mut row = 0;
+            while row < rows {
+                let height = next_height(rows - row, most);
+                let to = &mut sums[row * width..][..height * width];
+                let tile: Tile = tiles.packed[height - 1];
+                for (i, &(left_part, right_part)) in terms.iter().enumerate() {
+                    let panel = scratch.values.panel(right_part, index);
+                    let from = &gains[left_part as usize][row * depth..][..height * depth];
+                    // SAFETY: the instruction set is there because `isa` is; `panel`, `from` and `to` hold what the
+                    // shapes reach, by their lengths.
+                    unsafe {
+                        let add = accumulate || i > 0;
+                        tile(depth, from.as_ptr(), height, panel.as_ptr(), to.as_mut_ptr(), width, add);
+                    }
+                }
+                row += height;
+            }
+        }
+    }
+
+    /// Adds the sums to others, kept row by row, and empties them.
+    pub fn flush(&mut self, into: &mut [f64]) {
+        self.each_row(|at, part| {
+            into[at..at + part.len()].iter_mut().zip(part).for_each(|(total, &sum)| *total += f64::from(sum));
+        });
+        self.pending = 0;
+    }
+
+    /// Writes the sums row by row.
+    pub fn write(&self, into: &mut [f32]) {
+        self.each_row(|at, part| into[at..at + part.len()].copy_from_slice(part));
+    }
+
+    /// For each piece of a row, where it lies in the whole and the piece. Sums that are empty have none.
+    fn each_row(&self, mut act: impl FnMut(usize, &[f32])) {
+        let Self { rows, cols, width, .. } = *self;
+        if self.pending == 0 {
+            return;
+        }
+        for (panel, first) in self.data.chunks_exact(rows * width).zip((0..cols).step_by(width)) {
+            for (row, part) in panel.chunks_exact(width).enumerate() {
+                act(row * cols + first, &part[..width.min(cols - first)]);
+            }
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::IsaCap;
+    use super::super::precision::{from_bf16, split_bf16};
+    use super::super::{Isa, IsaCap};
     use super::*;
     use crate::rng::Rng;
 
-    /// Every instruction set that this machine has.
-    fn sets() -> Vec<Isa> {
+    /// Every precision on every instruction set that this machine has, and bf16 on the model of a tile unit.
+    fn arithmetics() -> Vec<Arithmetic> {
         let mut sets: Vec<Isa> = IsaCap::NAMES.iter().map(|(_, cap)| Isa::detect(*cap)).collect();
         sets.dedup();
-        sets
+        let precisions = || Precision::NAMES.iter().map(|(_, precision)| *precision);
+        let on_sets = sets.iter().flat_map(|&isa| precisions().map(move |precision| Arithmetic::new(isa, precision)));
+        let rounded = precisions().filter(|precision| *precision != Precision::F32);
+        let modelled = rounded.map(|precision| Arithmetic::model(Isa::detect(IsaCap::Auto), precision));
+        on_sets.chain(modelled).collect()
     }
 
     fn random(rng: &mut Rng, len: usize) -> Vec<f32> {
         (0..len).map(|_| rng.uniform() as f32).collect()
     }
 
-    fn assert_close(got: f32, want: f64, what: &str) {
-        assert!((f64::from(got) - want).abs() <= 2e-6 * want.abs(), "{what}: {got} is not {want}");
+    /// A product against the definition: closely for the rounded operands, and as closely as rounding allows for the exact.
+    fn assert_close(arithmetic: Arithmetic, got: f32, operands: impl Iterator<Item = (f32, f32)> + Clone) {
+        let exact: f64 = operands.clone().map(|(x, y)| f64::from(x) * f64::from(y)).sum();
+        let term = |(x, y): (f32, f32)| {
+            let [(x, x_low), (y, y_low)] = [x, y].map(|x| {
+                let (high, low) = split_bf16(x);
+                (f64::from(from_bf16(high)), f64::from(from_bf16(low)))
+            });
+            if arithmetic.precision == Precision::Bf16 { x * y } else { x * y + x * y_low + x_low * y }
+        };
+        // Both operands are within 2^-8 of what they were, or both within 2^-17 and without the product of low parts, 2^-16.
+        let (rounded, distance) = match arithmetic.precision {
+            Precision::F32 => (exact, 2e-6),
+            Precision::Bf16x3 => (operands.map(term).sum(), 2f64.powi(-15)),
+            Precision::Bf16 => (operands.map(term).sum(), 2f64.powi(-7)),
+        };
+        let got = f64::from(got);
+        assert!((got - rounded).abs() <= 2e-6 * rounded, "{arithmetic:?}: {got} is not {rounded}");
+        assert!((got - exact).abs() <= distance * exact, "{arithmetic:?}: {got} is far from {exact}");
     }
 
     #[test]
-    fn products_equal_the_definition_for_all_shapes_and_instruction_sets() {
+    fn products_equal_the_definition_for_all_shapes_precisions_and_instruction_sets() {
         let mut rng = Rng::new(7);
-        let shapes = [(1, 1, 1), (2, 3, 17), (6, 16, 8), (7, 31, 33), (13, 300, 40), (19, 520, 64), (129, 64, 64)];
-        for isa in sets() {
+        let shapes = [
+            (1, 1, 1),
+            (2, 3, 17),
+            (6, 16, 8),
+            (7, 31, 33),
+            (16, 32, 16),
+            (17, 33, 15),
+            (32, 64, 32),
+            (33, 65, 49),
+            (13, 300, 40),
+            (19, 520, 64),
+            (129, 64, 64),
+        ];
+        for arithmetic in arithmetics() {
+            // What one product leaves in its scratch must not reach the next.
+            let (mut packed, mut scratch) = (Packed::default(), LeftScratch::default());
             for (m, k, n) in shapes {
                 let (a, w) = (random(&mut rng, m * (k + 3)), random(&mut rng, n * (k + 2)));
                 let left = Matrix::new(&a, m, k, k + 3);
-                let mut packed = Packed::default();
-                packed.pack_transposed(isa, Matrix::new(&w, n, k, k + 2));
+                packed.pack_transposed(arithmetic, Matrix::new(&w, n, k, k + 2));
                 let mut out = vec![-7.0; m * (n + 1)];
-                multiply(isa, MatrixMut::new(&mut out, m, n, n + 1), left, &packed, &mut Vec::new());
+                multiply(arithmetic, MatrixMut::new(&mut out, m, n, n + 1), left, &packed, &mut scratch);
                 for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
-                    let want = (0..k).map(|l| f64::from(a[i * (k + 3) + l]) * f64::from(w[j * (k + 2) + l])).sum();
-                    assert_close(out[i * (n + 1) + j], want, isa.name());
+                    let operands = (0..k).map(|l| (a[i * (k + 3) + l], w[j * (k + 2) + l]));
+                    assert_close(arithmetic, out[i * (n + 1) + j], operands);
                 }
                 assert!(out.chunks(n + 1).all(|row| row[n] == -7.0), "the padding between rows is left alone");
 
-                packed.pack(isa, Matrix::new(&w, n, k, k + 2));
+                packed.pack(arithmetic, Matrix::new(&w, n, k, k + 2));
                 let g = random(&mut rng, m * n);
                 let mut out = vec![-7.0; m * k];
-                multiply(isa, MatrixMut::new(&mut out, m, k, k), Matrix::new(&g, m, n, n), &packed, &mut Vec::new());
+                let gains = Matrix::new(&g, m, n, n);
+                multiply(arithmetic, MatrixMut::new(&mut out, m, k, k), gains, &packed, &mut scratch);
                 for (i, j) in (0..m).flat_map(|i| (0..k).map(move |j| (i, j))) {
-                    let want = (0..n).map(|l| f64::from(g[i * n + l]) * f64::from(w[l * (k + 2) + j])).sum();
-                    assert_close(out[i * k + j], want, isa.name());
+                    let operands = (0..n).map(|l| (g[i * n + l], w[l * (k + 2) + j]));
+                    assert_close(arithmetic, out[i * k + j], operands);
                 }
             }
         }
@@ -383,18 +570,23 @@ mod tests {
     #[test]
     fn flow_products_equal_the_definition_and_add_up() {
         let mut rng = Rng::new(8);
-        for isa in sets() {
-            for (rows, n, c) in [(1, 1, 1), (5, 7, 3), (128, 64, 48), (37, 29, 33)] {
+        for arithmetic in arithmetics() {
+            let mut scratch = FlowScratch::default();
+            for (rows, n, c) in [(1, 1, 1), (5, 7, 3), (128, 64, 48), (37, 29, 33), (70, 17, 32)] {
                 let (g, v) = (random(&mut rng, rows * (n + 1)), random(&mut rng, rows * (c + 2)));
                 let (gains, values) = (Matrix::new(&g, rows, n, n + 1), Matrix::new(&v, rows, c, c + 2));
-                let mut out = vec![9.0; n * c];
-                let mut scratch = FlowScratch::default();
-                multiply_transposed(isa, MatrixMut::new(&mut out, n, c, c), false, gains, values, &mut scratch);
-                multiply_transposed(isa, MatrixMut::new(&mut out, n, c, c), true, gains, values, &mut scratch);
+                let (mut sums, mut out, mut flushed) = (FlowSums::default(), vec![9.0; n * c], vec![1.0; n * c]);
+                sums.prepare(arithmetic, n, c);
+                sums.add(arithmetic, gains, values, &mut scratch);
+                sums.add(arithmetic, gains, values, &mut scratch);
+                assert_eq!(sums.pending(), 2 * rows);
+                sums.write(&mut out);
+                sums.flush(&mut flushed);
+                assert!(out.iter().zip(&flushed).all(|(&sum, &total)| total == 1.0 + f64::from(sum)));
+                assert_eq!(sums.pending(), 0);
                 for (i, j) in (0..n).flat_map(|i| (0..c).map(move |j| (i, j))) {
-                    let want: f64 =
-                        (0..rows).map(|r| f64::from(g[r * (n + 1) + i]) * f64::from(v[r * (c + 2) + j])).sum();
-                    assert_close(out[i * c + j], 2.0 * want, isa.name());
+                    let operands = (0..rows).map(|r| (g[r * (n + 1) + i], v[r * (c + 2) + j]));
+                    assert_close(arithmetic, out[i * c + j], operands.clone().chain(operands));
                 }
             }
         }
@@ -403,21 +595,32 @@ mod tests {
     #[test]
     fn a_row_of_a_product_does_not_depend_on_the_rows_beside_it() {
         let mut rng = Rng::new(9);
-        for isa in sets() {
+        for arithmetic in arithmetics() {
             let (a, w) = (random(&mut rng, 40 * 70), random(&mut rng, 70 * 70));
             let mut packed = Packed::default();
-            packed.pack(isa, Matrix::new(&w, 70, 70, 70));
+            packed.pack(arithmetic, Matrix::new(&w, 70, 70, 70));
             let product = |rows: usize| {
                 let mut out = vec![0.0; rows * 70];
                 let left = Matrix::new(&a, rows, 70, 70);
-                multiply(isa, MatrixMut::new(&mut out, rows, 70, 70), left, &packed, &mut Vec::new());
+                let to = MatrixMut::new(&mut out, rows, 70, 70);
+                multiply(arithmetic, to, left, &packed, &mut LeftScratch::default());
                 out
             };
             let all = product(40);
             for rows in 1..40 {
-                assert_eq!(product(rows), all[..rows * 70], "{} with {rows} rows", isa.name());
+                assert_eq!(product(rows), all[..rows * 70], "{arithmetic:?} with {rows} rows");
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "another arithmetic")]
+    fn weights_that_were_packed_for_one_precision_are_refused_by_another() {
+        let [exact, rounded] = [Precision::F32, Precision::Bf16].map(|p| Arithmetic::new(Isa::detect(IsaCap::Auto), p));
+        let mut packed = Packed::default();
+        packed.pack(rounded, Matrix::new(&[0.3], 1, 1, 1));
+        let (mut out, left) = ([0.0], Matrix::new(&[0.7], 1, 1, 1));
+        multiply(exact, MatrixMut::new(&mut out, 1, 1, 1), left, &packed, &mut LeftScratch::default());
     }
 
     #[test]

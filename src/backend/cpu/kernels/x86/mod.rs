@@ -1,5 +1,6 @@
 //! Everything that is of x86-64: what the processor has, its kernels, and how plain loops are compiled for it.
 
+pub(super) mod amx;
 pub(super) mod avx2;
 pub(super) mod avx512;
 
@@ -17,6 +18,7 @@ pub(super) fn detect(cap: IsaCap) -> Level {
         && is_x86_feature_detected!("avx512vl");
     match cap {
         IsaCap::Scalar => Level::Scalar,
+        _ if has_avx512 && cap >= IsaCap::Amx && amx::is_usable() => Level::Amx,
         _ if has_avx512 && cap >= IsaCap::Avx512 => Level::Avx512,
         _ if has_avx2 => Level::Avx2,
         _ => Level::Scalar,
@@ -52,7 +54,7 @@ macro_rules! multiversion {
             use $crate::backend::cpu::kernels::Level;
             match isa.level() {
                 // SAFETY: an `Isa` of this level exists only where `detect` has found its features.
-                Level::Avx512 => unsafe { avx512($($arg),*) },
+                Level::Avx512 | Level::Amx => unsafe { avx512($($arg),*) },
                 // SAFETY: the same.
                 Level::Avx2 => unsafe { avx2($($arg),*) },
                 Level::Scalar => $body($($arg),*),
