@@ -8,14 +8,15 @@ use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
 
 use super::bench_table::{stream_table, synthetic_table};
 use super::output::{Failure, Outcome, note, say};
 use super::runtime;
-use super::train::MachineArgs;
+use super::train::{MachineArgs, understand_isa};
+use crate::backend::cpu::{Isa, Precision};
 use crate::bench::stream::compare;
 use crate::bench::synthetic::{Kind, Sizes, Synthetic};
 use crate::bench::{Line, Reference, Setting};
@@ -40,12 +41,12 @@ pub(super) struct BenchArgs {
     /// with a pipeline anemone,full-batch-em)
     #[arg(long, visible_alias = "optimizers", value_name = "LIST", value_delimiter = ',')]
     optimizer: Vec<String>,
-    /// Numbers that matrices are multiplied in, with commas between
+    /// Numbers that matrices are multiplied in, with commas between: f32, bf16x3, bf16
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "f32")]
-    precision: Vec<Precision>,
-    /// The most modern instructions that may be used
-    #[arg(long, value_name = "CAP", default_value = "auto")]
-    isa: Isa,
+    precision: Vec<String>,
+    /// The most modern instructions that may be used: scalar, avx2, avx512, amx, auto
+    #[arg(long, value_name = "CAP")]
+    isa: Option<String>,
     #[command(flatten)]
     machine: MachineArgs,
     /// One JSON object a line: to standard output in place of the table (-), or to a file besides it
@@ -97,20 +98,6 @@ struct StreamArgs {
     set: Vec<String>,
 }
 
-/// What numbers are multiplied in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Precision {
-    /// Single precision
-    F32,
-}
-
-/// Which instructions are allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Isa {
-    /// All that the processor has
-    Auto,
-}
-
 pub(super) fn run(args: &BenchArgs) -> Outcome {
     let settings = args.settings().map_err(Failure::not_understood)?;
     match &args.file {
@@ -122,8 +109,8 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
 impl BenchArgs {
     /// One setting for each precision.
     fn settings(&self) -> Result<Vec<Setting>> {
-        let machine = self.machine.understand()?;
-        Ok(self.precision.iter().map(|&precision| setting(&machine, precision, self.isa)).collect())
+        let machine = Machine { isa: understand_isa(self.isa.as_deref())?, ..self.machine.understand()? };
+        self.precision.iter().map(|precision| setting(&machine, precision)).collect()
     }
 
     fn run_synthetic(&self, settings: &[Setting]) -> Outcome {
@@ -239,14 +226,11 @@ impl BenchArgs {
 }
 
 /// The one place that turns flags into what a backend is made with.
-fn setting(machine: &Machine, precision: Precision, isa: Isa) -> Setting {
-    let (Precision::F32, Isa::Auto) = (precision, isa); // the backend has no other yet
-    let name = |value: Option<clap::builder::PossibleValue>| value.map_or(String::new(), |v| v.get_name().to_string());
-    Setting {
-        machine: machine.clone(),
-        precision: name(precision.to_possible_value()),
-        isa: name(isa.to_possible_value()),
-    }
+fn setting(machine: &Machine, precision: &str) -> Result<Setting> {
+    let precision: Precision = precision.trim().parse().map_err(|e: Error| e.at("--precision"))?;
+    let isa = Isa::detect(machine.cpu_options().isa.or_environment()?);
+    let machine = Machine { precision: Some(precision), ..machine.clone() };
+    Ok(Setting { machine, precision: precision.to_string(), isa: isa.name().to_string() })
 }
 
 /// The best matrix product with as many threads as are measured.

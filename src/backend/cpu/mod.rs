@@ -1,8 +1,9 @@
 //! A circuit in main memory: scaled linear space, matrix products, threads, the same bits for any number of them.
 //!
-//! A batch is cut into micro-batches that fit the memory budget, a micro-batch into chunks of rows. Chunks run in
-//! parallel through `forward` and `backward`; then `param_flows` adds up the flows of every parameter over all chunks;
-//! then `log_space` does the rows that linear space could not hold. `update` is the M-step.
+//! A batch is cut into micro-batches that fit the memory budget, a micro-batch into tiles of rows. Tiles go through the
+//! steps of `forward` and `backward` as the `schedule` says; `weights`, `tables` and `statistics` add up the flows of the
+//! parameters, and in a fused step update them at once; `log_space` does the rows that linear space could not hold.
+//! `update` is the M-step on its own. docs/ARCHITECTURE.md walks through all of it.
 
 mod backward;
 mod buffers;
@@ -10,6 +11,7 @@ mod chunk;
 mod engine;
 mod forward;
 mod gather;
+mod kernel_cases;
 mod kernels;
 mod large_tables;
 mod lazy;
@@ -33,6 +35,8 @@ use std::sync::{Arc, Mutex};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+#[doc(hidden)]
+pub use self::kernel_cases::{KernelCase, kernel_cases};
 pub use self::kernels::{Isa, IsaCap, Precision};
 pub use self::reference::reference_gemm;
 

@@ -315,3 +315,99 @@ impl Drop for Abandon<'_, '_> {
         self.0.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::circuit::{Categorical, Distribution};
+    use crate::structure::{HcltOptions, Tree, Tying, hclt, hmm};
+    use std::sync::Arc;
+
+    fn schedule(circuit: &Circuit) -> (Plan, Schedule) {
+        let plan = Plan::new(circuit);
+        let schedule = Schedule::new(circuit, &plan);
+        (plan, schedule)
+    }
+
+    fn tree() -> Circuit {
+        let parents = [None, Some(0), Some(0), Some(1), Some(1), Some(2), Some(5)];
+        let cats = |_| -> Arc<dyn Distribution> { Categorical::new(3).unwrap() };
+        hclt(&Tree::from_parents(&parents).unwrap(), 9, cats, HcltOptions::default()).unwrap()
+    }
+
+    /// Runs a pass on some threads and tells what was done, in the order of its ends.
+    fn done(schedule: &Schedule, direction: Direction, tiles: usize, workers: usize) -> Vec<Work> {
+        let run = Run::new(schedule, direction, tiles, workers);
+        let log = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for worker in 0..workers {
+                let (run, log) = (&run, &log);
+                scope.spawn(move || run.work(worker, |work| log.lock().unwrap().push(work.clone())));
+            }
+        });
+        log.into_inner().unwrap()
+    }
+
+    #[test]
+    fn every_step_is_in_one_stage_and_every_block_is_gathered_once() {
+        for circuit in [tree(), hmm(5, 4, Categorical::new(6).unwrap(), Tying::Homogeneous).unwrap()] {
+            let (plan, schedule) = schedule(&circuit);
+            let steps: Vec<usize> = schedule.stages.iter().flat_map(Clone::clone).collect();
+            assert_eq!(steps, (0..plan.steps.len()).collect::<Vec<_>>());
+            let mut units: Vec<usize> = vec![0; circuit.params().len()];
+            schedule.released.iter().flatten().for_each(|task| units[task.param.index()] += task.rows.len());
+            let shared = schedule.shared.iter().chain(&schedule.large_tables);
+            shared.for_each(|param| units[param.index()] += circuit.params()[param.index()].units);
+            assert_eq!(units, circuit.params().iter().map(|block| block.units).collect::<Vec<_>>());
+        }
+        let (_, hmm) = schedule(&hmm(5, 4, Categorical::new(6).unwrap(), Tying::Homogeneous).unwrap());
+        assert!(hmm.is_released_at_end());
+        assert!(!schedule(&tree()).1.is_released_at_end());
+    }
+
+    #[test]
+    fn tiles_keep_their_order_and_blocks_wait_for_all_tiles() {
+        let (_, schedule) = schedule(&tree());
+        let tiles = 5;
+        for (direction, workers) in [(Direction::Forward, 1), (Direction::Forward, 3), (Direction::Backward, 4)] {
+            let log = done(&schedule, direction, tiles, workers);
+            let mut order: Vec<usize> = (0..schedule.stages.len()).collect();
+            if direction == Direction::Backward {
+                order.reverse();
+            }
+            for tile in 0..tiles {
+                let own = log.iter().filter_map(|work| match work {
+                    Work::Stage { tile: t, stage, .. } if *t == tile => Some(*stage),
+                    _ => None,
+                });
+                assert_eq!(own.collect::<Vec<_>>(), order, "{direction:?}, tile {tile}");
+            }
+            let tasks = log.iter().enumerate().filter_map(|(at, work)| match work {
+                Work::Params(task) => Some((at, task)),
+                Work::Stage { .. } => None,
+            });
+            let tasks: Vec<_> = tasks.collect();
+            let expected = if direction == Direction::Backward { schedule.released.concat().len() } else { 0 };
+            assert_eq!(tasks.len(), expected);
+            for (at, task) in tasks {
+                let stage = schedule.released.iter().position(|tasks| tasks.contains(task)).unwrap();
+                let passed = log[..at].iter().filter(|w| matches!(w, Work::Stage { stage: s, .. } if *s == stage));
+                assert_eq!(passed.count(), tiles, "{task:?} before all tiles had passed");
+            }
+        }
+    }
+
+    #[test]
+    fn when_a_worker_dies_the_others_stop() {
+        let (_, schedule) = schedule(&tree());
+        let run = Run::new(&schedule, Direction::Forward, 2, 2);
+        let died = std::thread::scope(|scope| {
+            let doomed = scope.spawn(|| run.work(0, |_| panic!("a worker dies")));
+            let other = scope.spawn(|| run.work(1, |_| ()));
+            (doomed.join().is_err(), other.join().is_ok())
+        });
+        assert_eq!(died, (true, true));
+    }
+}
