@@ -3,7 +3,7 @@
 //! Answers which kernel is slow, on which instruction set. What a whole step makes of them is `anemone bench`.
 
 use anemone::backend::cpu::{Isa, IsaCap, kernel_cases};
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput};
 
 fn kernels(criterion: &mut Criterion) {
     let mut seen = Vec::new();
@@ -22,5 +22,8 @@ fn kernels(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, kernels);
-criterion_main!(benches);
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    kernels(&mut criterion);
+    criterion.final_summary();
+}

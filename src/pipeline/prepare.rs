@@ -45,7 +45,7 @@ impl Machine {
     }
 
     /// What was left out, as a run that is resumed had it.
-    pub fn or(self, earlier: Self) -> Self {
+    pub fn or(self, earlier: &Self) -> Self {
         Self {
             threads: self.threads.or(earlier.threads),
             memory_budget: self.memory_budget.or(earlier.memory_budget),

@@ -78,7 +78,7 @@ pub async fn train(
             // What was best on other rows says nothing about these.
             (memory.best, memory.valid_ll) = (None, None);
         }
-        machine = machine.or(memory.machine());
+        machine = machine.or(&memory.machine());
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
         identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
         if checkpoint.optimizer.as_ref().is_some_and(|state| state.optimizer != spec.learn.optimizer.name()) {

@@ -93,7 +93,6 @@ impl<'a, T> SharedSlice<'a, T> {
     ///
     /// # Safety
     /// Nobody else reads or writes the range while the result lives.
-    #[expect(clippy::mut_from_ref, reason = "that is what this type is for")]
     pub unsafe fn get_mut(self, range: Range<usize>) -> &'a mut [T] {
         let part = &self.data[range];
         // SAFETY: the caller's.

@@ -324,7 +324,7 @@ fn next_height(left: usize, most: usize) -> usize {
 /// How many rows go into tiles of full height before the last, thinner ones.
 fn whole_heights(rows: usize, most: usize) -> usize {
     let full = rows / most;
-    if rows % most == 0 { rows } else { full.saturating_sub(1) * most }
+    if rows.is_multiple_of(most) { rows } else { full.saturating_sub(1) * most }
 }
 
 /// Runs a tile whose result is `height × cols` at `to`. Tiles write `width` columns; where the result has fewer, they
