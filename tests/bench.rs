@@ -66,10 +66,9 @@ fn every_circuit_has_a_line_that_adds_up() {
     for line in &found {
         assert_adds_up(line);
         assert_eq!((&line["bench"], &line["steps"]), (&Value::from("synthetic"), &Value::from(3)));
-        assert_eq!(
-            (&line["optimizer"], &line["precision"], &line["isa"]),
-            (&"anemone".into(), &"f32".into(), &"auto".into())
-        );
+        assert_eq!((&line["optimizer"], &line["precision"]), (&"anemone".into(), &"f32".into()));
+        // What the machine has, not what was asked for.
+        assert!(["scalar", "avx2", "avx512", "amx"].contains(&line["isa"].as_str().unwrap()), "{line}");
         assert_eq!((&line["threads"], &line["batch_rows"], &line["vars"]), (&1.into(), &24.into(), &12.into()));
         assert!(number(line, "/step_seconds_min") <= number(line, "/step_seconds"));
         assert_eq!((&line["phases"]["read"], &line["update_seconds"]), (&Value::from(0.0), &Value::Null));

@@ -201,14 +201,18 @@ pub fn estimate(
 
 /// Flow buffers have 4 bytes a number, those that sum up many batches 8; row buffers 8.
 fn optimizer_bytes(optimizer: &OptimizerSpec, stats: u64, rows: u64) -> u64 {
-    let pending = |batches_per_update: u64| if batches_per_update > 1 { 8 * stats } else { 0 };
+    // What every optimizer has that updates during an epoch: flows, sums of several batches, row masses and a spare for them.
+    let window = |batches_per_update: u64| {
+        let pending = if batches_per_update > 1 { 8 * stats } else { 0 };
+        4 * stats + pending + 16 * rows
+    };
     match optimizer {
-        OptimizerSpec::Anemone(spec) => 4 * stats + pending(spec.batches_per_update) + 8 * rows,
         OptimizerSpec::FullBatchEm(_) => 8 * stats,
-        OptimizerSpec::MiniBatchEm(spec) => 4 * stats + pending(spec.batches_per_update) + 8 * rows,
-        OptimizerSpec::StepwiseEm(spec) => 4 * stats + pending(spec.batches_per_update) + 16 * rows,
-        OptimizerSpec::Adam(spec) => 12 * stats + pending(spec.batches_per_update) + 8 * rows,
-        OptimizerSpec::Sgd(spec) => 4 * stats + pending(spec.batches_per_update) + 8 * rows,
+        OptimizerSpec::Anemone(spec) => window(spec.batches_per_update),
+        OptimizerSpec::MiniBatchEm(spec) => window(spec.batches_per_update),
+        OptimizerSpec::StepwiseEm(spec) => window(spec.batches_per_update) + 16 * rows,
+        OptimizerSpec::Adam(spec) => window(spec.batches_per_update) + 8 * stats + 8 * rows,
+        OptimizerSpec::Sgd(spec) => window(spec.batches_per_update) + 8 * rows,
     }
 }
 
