@@ -49,7 +49,12 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                     };
                     // `first` is settled below, when parents are met in the order of the backward pass.
                     let flow = own[factor.node.index()].map(|buffer| FlowTarget { buffer, first: false });
-                    PlanFactor { source, map: factor.map.clone(), flow }
+                    PlanFactor {
+                        source,
+                        map: factor.map.clone(),
+                        transpose: transpose(factor.map.as_deref(), circuit.node(factor.node).units),
+                        flow,
+                    }
                 });
                 let factors = factors.collect();
                 let value = values.take(node.units);
@@ -140,6 +145,19 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
         widest_panel: widest_panel.max().unwrap_or(0),
         steps,
     }
+}
+
+/// The rows and columns of the matrix that a map transposes, if it takes all `units` of a factor: unit (i, h) of the result
+/// is unit (h, i), numbered h·cols + i.
+fn transpose(map: Option<&[u32]>, units: usize) -> Option<(usize, usize)> {
+    let map = map.filter(|map| map.len() == units)?;
+    let cols = *map.get(1)? as usize;
+    if cols < 2 || !map.len().is_multiple_of(cols) {
+        return None;
+    }
+    let rows = map.len() / cols;
+    let is_transpose = map.iter().enumerate().all(|(k, &unit)| unit as usize == (k % rows) * cols + k / rows);
+    is_transpose.then_some((rows, cols))
 }
 
 /// Which sums are transient: weights that several nodes share, one group; the only parent is the product of the next
@@ -297,5 +315,21 @@ fn settle_first_contributions(steps: &mut [Step], flows: &Allocator) {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transpose_is_known_by_its_map() {
+        let map: Vec<u32> = (0..15).map(|k| (k % 3) * 5 + k / 3).collect(); // (i, h) takes (h, i), h < 3 and i < 5
+        assert_eq!(transpose(Some(&map), 15), Some((3, 5)));
+        assert_eq!(transpose(Some(&map), 16), None, "a unit that nobody takes");
+        assert_eq!(transpose(Some(&[0, 1, 2, 3]), 4), None, "the identity is not worth a kernel");
+        assert_eq!(transpose(Some(&[0, 2, 3, 1]), 4), None);
+        assert_eq!(transpose(Some(&[0]), 1), None);
+        assert_eq!(transpose(None, 4), None);
     }
 }

@@ -79,6 +79,8 @@ pub struct PlanFactor {
     pub source: FactorSource,
     /// Product unit `k` takes unit `map[k]`; `None` takes unit `k`.
     pub map: Option<Arc<[u32]>>,
+    /// Where the map is the transpose of a matrix: the rows and columns of the factor's units.
+    pub transpose: Option<(usize, usize)>,
     /// Where the product's flow goes; `None` where the factor shares the product's flow buffer.
     pub flow: Option<FlowTarget>,
 }

@@ -3,10 +3,12 @@
 //! For a sum with flow F and value v, G = F/v; then the flow of what it mixes is v_panel ⊙ (G·W), and the flow of its
 //! weights W ⊙ (Gᵀ·v_panel), which `weights` sums over all rows. A product passes its flow to every factor.
 
+use std::ops::Range;
+
 use super::chunk::{Chunk, TileState};
-use super::forward::{Pass, ROWS_AHEAD};
-use super::kernels::product::{Matrix, MatrixMut, multiply};
-use super::kernels::{multiversion, prefetch};
+use super::forward::{Pass, ROWS_AHEAD, one_panel};
+use super::kernels::product::{Matrix, MatrixMut, multiply, transpose_row};
+use super::kernels::{Isa, multiversion, prefetch};
 use super::scaled::ZERO;
 use super::worker::{Phase, Scratch};
 use crate::plan::{GainBelow, PlanGroup, ProductStep, Step, SumStep};
@@ -37,15 +39,20 @@ pub(super) fn backward(
 ) {
     match step {
         Step::Input(_) => {}
-        Step::Product(product) => product_flows(pass.isa, chunk, product),
+        Step::Product(product) => product_flows(pass.isa, pass.isa, chunk, scratch, product),
         Step::Sum(sum) => {
             for buffer in &sum.clear {
                 // SAFETY: nobody reads a flow buffer before all its contributions are in, and the tile is ours.
                 unsafe { chunk.flows.get_mut(chunk.span(*buffer)) }.fill(0.0);
             }
+            // Groups that mix parts of one buffer have one scale, and are divided together.
+            let together = one_panel(sum);
+            if together && !sum.is_transient {
+                gains(pass.isa, chunk, state, sum, &sum.groups[0], 0..sum.value.units);
+            }
             for group in &sum.groups {
-                if !sum.is_transient {
-                    gains(pass.isa, chunk, state, sum, group);
+                if !together {
+                    gains(pass.isa, chunk, state, sum, group, group.start..group.start + group.units);
                 }
                 sum_product(pass, chunk, state, scratch, sum, group);
                 if let Some(index) = tied[group.param.index()] {
@@ -65,15 +72,15 @@ pub(super) fn backward(
 }
 
 multiversion! {
-    fn product_flows(chunk: &Chunk, product: &ProductStep) = product_backward;
-    fn gains(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup) = divide_flow;
+    fn product_flows(set: Isa, chunk: &Chunk, scratch: &mut Scratch, product: &ProductStep) = product_backward;
+    fn gains(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup, units: Range<usize>) = divide_flow;
     fn panel_flows(chunk: &Chunk, state: &TileState, group: &PlanGroup) = spread;
     fn flows_and_gains(pass: Pass<'_>, chunk: &Chunk, state: &TileState, group: &PlanGroup, below: &GainBelow)
         = spread_below;
 }
 
 #[inline(always)]
-fn product_backward(chunk: &Chunk, product: &ProductStep) {
+fn product_backward(isa: Isa, chunk: &Chunk, scratch: &mut Scratch, product: &ProductStep) {
     for factor in &product.factors {
         let Some(target) = factor.flow else { continue };
         // SAFETY: a factor's buffer is another than the product's, whose contributions are all in; nobody reads the
@@ -84,6 +91,20 @@ fn product_backward(chunk: &Chunk, product: &ProductStep) {
             None if target.first => into.copy_from_slice(flow),
             None => into.iter_mut().zip(flow).for_each(|(x, f)| *x += f),
             Some(map) => {
+                if let Some((rows, _)) = factor.transpose {
+                    // The way back of a transpose is the other transpose.
+                    let each = into.chunks_exact_mut(target.buffer.units).zip(flow.chunks_exact(map.len()));
+                    scratch.mapped.resize(map.len(), 0.0);
+                    for (into, flow) in each {
+                        if target.first {
+                            transpose_row(isa, flow, rows, into);
+                        } else {
+                            transpose_row(isa, flow, rows, &mut scratch.mapped);
+                            into.iter_mut().zip(&scratch.mapped).for_each(|(x, f)| *x += f);
+                        }
+                    }
+                    continue;
+                }
                 if target.first {
                     into.fill(0.0);
                 }
@@ -96,9 +117,9 @@ fn product_backward(chunk: &Chunk, product: &ProductStep) {
     }
 }
 
-/// Replaces a group's values by G = F/v, both at the scale of the panel, so that no scale is left to carry.
+/// Replaces the values of some units by G = F/v, both at the scale of a group's panel, so that no scale is left to carry.
 #[inline(always)]
-fn divide_flow(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup) {
+fn divide_flow(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup, part: Range<usize>) {
     let units = sum.value.units;
     // SAFETY: the sum's values are this step's alone by now: its parents are done. Its flow is complete. The tile is ours.
     let (values, flows) =
@@ -107,8 +128,7 @@ fn divide_flow(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGrou
     let panel_scales = &state.scales[chunk.scale_span(group.panel.buffer)];
     let rows = values.chunks_exact_mut(units).zip(flows.chunks_exact(units)).zip(scales.iter().zip(panel_scales));
     for (row, ((values, flows), (own, panel))) in rows.enumerate() {
-        let values = &mut values[group.start..group.start + group.units];
-        let flows = &flows[group.start..group.start + group.units];
+        let (values, flows) = (&mut values[part.clone()], &flows[part.clone()]);
         if state.degenerate[row] || own.exponent <= ZERO || panel.exponent <= ZERO {
             values.fill(0.0);
         } else if own.exponent == panel.exponent {

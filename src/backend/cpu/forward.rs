@@ -5,7 +5,7 @@
 //! is found here and marked: the backward pass then meets no surprises.
 
 use super::chunk::{Chunk, MISSING, TileState};
-use super::kernels::product::{Matrix, MatrixMut, Packed, multiply};
+use super::kernels::product::{Matrix, MatrixMut, Packed, multiply, transpose_row};
 use super::kernels::{Arithmetic, Isa, multiversion, prefetch};
 use super::scaled::{
     DOUBTFUL, Extremes, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
@@ -224,16 +224,19 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
                 (None, Some(before), _) => multiply_rows(out, before, values),
                 (None, None, Some(_)) => multiply_into(out, values),
                 (Some(map), ..) => {
-                    let mapped = &mut scratch.mapped[..];
-                    mapped.iter_mut().zip(map.iter()).for_each(|(x, &unit)| *x = values[unit as usize]);
-                    match (first, seen) {
-                        (Some(before), _) => multiply_rows(out, before, mapped),
-                        (None, Some(_)) => multiply_into(out, mapped),
-                        (None, None) => {
-                            out.copy_from_slice(mapped);
-                            seen = Some(extremes(out));
-                            continue;
-                        }
+                    let is_first = first.is_none() && seen.is_none();
+                    let mapped = if is_first { &mut *out } else { &mut scratch.mapped[..] };
+                    match factor.transpose {
+                        Some((_, cols)) => transpose_row(pass.isa, values, cols, mapped),
+                        None => mapped.iter_mut().zip(map.iter()).for_each(|(x, &unit)| *x = values[unit as usize]),
+                    }
+                    if is_first {
+                        seen = Some(extremes(out));
+                        continue;
+                    }
+                    match first {
+                        Some(before) => multiply_rows(out, before, &scratch.mapped),
+                        None => multiply_into(out, &scratch.mapped),
                     }
                 }
             };
@@ -288,14 +291,15 @@ fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mu
     // SAFETY: the sum's buffer is this step's own and the tile is this thread's.
     let all = unsafe { chunk.values.get_mut(chunk.span(sum.value)) };
     let found = &mut scratch.found;
+    let one_panel = one_panel(sum);
     for row in 0..rows {
         let out = &mut all[row * units..(row + 1) * units];
         let scales = &mut state.scales;
         let own = sum.value.scale * rows + row;
         let panel_scale = |scales: &[Scale], group: &PlanGroup| scales[group.panel.buffer.scale * rows + row];
-        if let [group] = &sum.groups[..] {
-            // One group whose outputs are all in range: the common case, and nothing to be done.
-            let (seen, panel) = (extremes(out), panel_scale(scales, group));
+        if one_panel {
+            // Outputs that are all in range: the common case, and nothing to be done.
+            let (seen, panel) = (extremes(out), panel_scale(scales, &sum.groups[0]));
             if is_comfortable(seen) && panel.exponent > ZERO {
                 let loss = if is_above_loss(seen.min, panel.exponent, panel) { NO_LOSS } else { panel.loss };
                 scales[own] = Scale { exponent: panel.exponent, loss };
@@ -339,6 +343,11 @@ fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mu
         }
         scales[own] = merged;
     }
+}
+
+/// Whether all groups of a sum mix parts of one buffer, so that their outputs have one scale.
+pub(super) fn one_panel(sum: &SumStep) -> bool {
+    sum.groups.iter().all(|group| group.panel.buffer == sum.groups[0].panel.buffer)
 }
 
 /// G = F/v may be as large as 2^this; above, it could overflow in the sums that follow, and the row is left to

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::precision::{Precision, Unit};
 #[cfg(any(test, target_arch = "x86_64"))]
 use super::tile_product::{self, Tiled};
-use super::{Arithmetic, Tile, multiversion};
+use super::{Arithmetic, Isa, Tile, multiversion};
 
 /// A read-only matrix in a slice: rows of contiguous numbers, `stride` apart.
 #[derive(Clone, Copy)]
@@ -182,6 +182,10 @@ multiversion! {
 fn copy_blocks_body(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32], width: usize) {
     // Widths that the compiler knows become a few moves, where others become calls.
     match width {
+        2 => copy_blocks_of::<2>(source, cols, to),
+        3 => copy_blocks_of::<3>(source, cols, to),
+        4 => copy_blocks_of::<4>(source, cols, to),
+        5 => copy_blocks_of::<5>(source, cols, to),
         6 => copy_blocks_of::<6>(source, cols, to),
         12 => copy_blocks_of::<12>(source, cols, to),
         16 => copy_blocks_of::<16>(source, cols, to),
@@ -203,6 +207,27 @@ fn copy_blocks_of<const WIDTH: usize>(source: Matrix<'_>, cols: Range<usize>, to
         let from = source.row(row)[cols.clone()].chunks_exact(WIDTH);
         for (from, to) in from.zip(to.chunks_exact_mut(size)) {
             to[row * WIDTH..][..WIDTH].copy_from_slice(from);
+        }
+    }
+}
+
+/// to[i, h] = from[h, i] for a matrix `from` of so many columns.
+#[inline(always)]
+pub(in crate::backend::cpu) fn transpose_row(isa: Isa, from: &[f32], cols: usize, to: &mut [f32]) {
+    let rows = from.len() / cols;
+    assert!(from.len() == to.len() && rows * cols == from.len(), "whole matrices of one size");
+    if !rows.is_multiple_of(BLOCK) || !cols.is_multiple_of(BLOCK) {
+        for (i, to) in to.chunks_exact_mut(rows).enumerate() {
+            to.iter_mut().zip(from[i..].iter().step_by(cols)).for_each(|(to, from)| *to = *from);
+        }
+        return;
+    }
+    let transpose = isa.tiles().transpose;
+    for h in (0..rows).step_by(BLOCK) {
+        for i in (0..cols).step_by(BLOCK) {
+            // SAFETY: blocks of eight fit rows and columns, and both matrices are whole; the instruction set is there
+            // because `isa` is.
+            unsafe { transpose(from[h * cols + i..].as_ptr(), cols, to[i * rows + h..].as_mut_ptr(), rows) };
         }
     }
 }
@@ -587,6 +612,21 @@ mod tests {
                 for (i, j) in (0..n).flat_map(|i| (0..c).map(move |j| (i, j))) {
                     let operands = (0..rows).map(|r| (g[r * (n + 1) + i], v[r * (c + 2) + j]));
                     assert_close(arithmetic, out[i * c + j], operands.clone().chain(operands));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_transposed_as_a_matrix() {
+        let mut rng = Rng::new(10);
+        for isa in IsaCap::NAMES.map(|(_, cap)| Isa::detect(cap)) {
+            for (rows, cols) in [(8, 16), (32, 32), (3, 5), (8, 9), (1, 7), (7, 1)] {
+                let from = random(&mut rng, rows * cols);
+                let mut to = vec![0.0; rows * cols];
+                transpose_row(isa, &from, cols, &mut to);
+                for (h, i) in (0..rows).flat_map(|h| (0..cols).map(move |i| (h, i))) {
+                    assert_eq!(to[i * rows + h], from[h * cols + i], "{rows}×{cols}");
                 }
             }
         }
