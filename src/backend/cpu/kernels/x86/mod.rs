@@ -3,6 +3,7 @@
 pub(super) mod amx;
 pub(super) mod avx2;
 pub(super) mod avx512;
+mod tile;
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
