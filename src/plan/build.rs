@@ -161,12 +161,15 @@ fn transpose(map: Option<&[u32]>, units: usize) -> Option<(usize, usize)> {
 }
 
 /// Which sums are transient: weights that several nodes share, one group; the only parent is the product of the next
-/// node but inputs, whose other factors are tables, and which a single sum mixes alone and as a whole.
+/// node but inputs, with a table at the most; and the next node but inputs after that is the only sum that mixes the
+/// product, alone and as a whole. Nothing comes between, so that the shared buffer is nobody else's meanwhile, forwards and
+/// backwards. One table: with more, the range of their product would have to be watched.
 fn transient_sums(circuit: &Circuit, parents: &[Option<NodeId>]) -> Vec<bool> {
     let mut weight_uses = vec![0usize; circuit.params().len()];
-    let mut mixed_by: Vec<Vec<bool>> = vec![Vec::new(); circuit.nodes().len()]; // for each parent sum, whether as a whole
+    // For each parent sum, which it is and whether it mixes the node alone and as a whole.
+    let mut mixed_by: Vec<Vec<(usize, bool)>> = vec![Vec::new(); circuit.nodes().len()];
     let mut factor_uses = vec![0usize; circuit.nodes().len()];
-    for node in circuit.nodes() {
+    for (i, node) in circuit.nodes().iter().enumerate() {
         match &node.kind {
             NodeKind::Input { .. } => {}
             NodeKind::Product { factors } => factors.iter().for_each(|f| factor_uses[f.node.index()] += 1),
@@ -178,7 +181,7 @@ fn transient_sums(circuit: &Circuit, parents: &[Option<NodeId>]) -> Vec<bool> {
                             && group.children.len() == 1
                             && child.start == 0
                             && child.units == circuit.node(child.node).units;
-                        mixed_by[child.node.index()].push(whole);
+                        mixed_by[child.node.index()].push((i, whole));
                     }
                 }
             }
@@ -200,7 +203,8 @@ fn transient_sums(circuit: &Circuit, parents: &[Option<NodeId>]) -> Vec<bool> {
             && factors.iter().all(|f| f.map.is_none())
             && others.clone().count() + 1 == factors.len()
             && others.into_iter().all(|f| is_table(f.node) && mixed_by[f.node.index()].is_empty())
-            && mixed_by[product.index()] == [true]
+            && factors.len() <= 2
+            && matches!(mixed_by[product.index()][..], [(above, true)] if (product.index() + 1..above).all(is_input))
             && factor_uses[product.index()] == 0
     };
     (0..circuit.nodes().len()).map(is_transient).collect()
@@ -217,16 +221,16 @@ fn below_product(
     let NodeKind::Product { factors } = &circuit.node(product).kind else { return None };
     let below = factors.iter().find(|factor| transient[factor.node.index()])?;
     let value = value_of[below.node.index()]?;
-    // The last step but the product's own that wrote to the shared buffer is this sum's.
+    // Nothing has come between: the last sum that wrote to the shared buffer is this one.
     let sum = steps.iter().rev().find_map(|step| match step {
         Step::Sum(sum) if sum.value == value => Some(sum),
         _ => None,
     })?;
-    let tables = factors.iter().filter_map(|factor| match &circuit.node(factor.node).kind {
+    let table = factors.iter().find_map(|factor| match &circuit.node(factor.node).kind {
         NodeKind::Input { var, param } => Some((*var, *param)),
         _ => None,
     });
-    Some(GainBelow { value, panel: sum.groups[0].panel.buffer, tables: tables.collect() })
+    Some(GainBelow { value, panel: sum.groups[0].panel.buffer, table })
 }
 
 /// Hands out buffers one after the other.

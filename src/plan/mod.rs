@@ -4,12 +4,13 @@
 //! of each parameter block over [`Plan::uses`]. The plan knows rows only as "so many numbers each": how many rows are
 //! worked on at once, and where, is the backend's choice.
 //!
-//! Buffers are numbered in the order of the nodes, so a step reads only buffers that lie below those it writes. Values:
+//! Buffers are numbered in the order of the nodes, so a step reads only buffers that lie below those it writes, but for the
+//! transient ones. Values:
 //! every sum, every product and every input that some sum mixes directly has a buffer `[rows × units]`; other table
 //! inputs are gathered where they are multiplied. A sum group over several slices, or over another sum, has a *panel*:
 //! its children side by side at one common scale. Flows: a node with a single parent that is a product has the same flow as that
-//! product, unit by unit, and shares its buffer. A sum of shared weights whose only use is the next product, whose other
-//! factors are tables, is *transient*: all such sums of a width have one value buffer, which stays in a cache.
+//! product, unit by unit, and shares its buffer. A sum of shared weights whose only use is the next product, with
+//! a table at the most, which the next sum mixes, is *transient*: all such sums of a width have one value buffer, which stays in a cache.
 
 mod build;
 
@@ -139,20 +140,20 @@ pub struct PlanGroup {
     pub gathered: Vec<View>,
     /// For each slice, where its flow goes and the first column there.
     pub targets: Vec<(FlowTarget, usize)>,
-    /// Set where the group mixes a product of one transient sum and tables.
+    /// Set where the group mixes a product of a transient sum and a table.
     pub gain_below: Option<GainBelow>,
 }
 
-/// G of a transient sum s below a product p = s ⊙ tables. With B = G·W of the sum above, the flow of p and s is
-/// v_p ⊙ B, and so G_s = flow/v_s = B ⊙ tables: neither v_s nor a division is needed.
+/// G of a transient sum s below a product p = s ⊙ table. With B = G·W of the sum above, the flow of p and s is
+/// v_p ⊙ B, and so G_s = flow/v_s = B ⊙ table: neither v_s nor a division is needed.
 #[derive(Clone, Debug)]
 pub struct GainBelow {
     /// Where G goes: the transient buffer.
     pub value: Buffer,
     /// What s mixes, whose scale G has.
     pub panel: Buffer,
-    /// The other factors: variable and table.
-    pub tables: Vec<(usize, ParamId)>,
+    /// The other factor, if there is one: variable and table.
+    pub table: Option<(usize, ParamId)>,
 }
 
 /// One place where a parameter block is used, for its flows.

@@ -177,6 +177,7 @@ pub fn all() -> Vec<Case> {
         Case::new("mixed inputs", mixed()),
         Case::new("wide product", wide_product(12, 3)),
         Case::new("a unit nobody uses", unused_unit()),
+        Case::new("chains layer by layer", layered_chains()),
     ];
     cases.extend(structures(3, 4));
     cases.extend((0..6).map(super::random::categorical));
@@ -241,6 +242,42 @@ pub fn sum(circuit: &mut CircuitBuilder, units: usize, children: &[NodeId]) -> N
     let cols = children.iter().map(|&c| circuit.units(c)).sum();
     let param = circuit.sum_param(units, cols).unwrap();
     circuit.sum(children, param).unwrap()
+}
+
+/// Two chains that share their transition, built layer by layer: their sums, products and sums above lie side by side.
+fn layered_chains() -> Circuit {
+    let mut c = CircuitBuilder::new(4);
+    let transition = c.sum_param(3, 3).unwrap();
+    let last: Vec<NodeId> = (0..2).map(|chain| categorical(&mut c, 2 * chain + 1, 3, 3)).collect();
+    let mut products = Vec::new();
+    for (chain, last) in last.into_iter().enumerate() {
+        let before = c.product(&[last]).unwrap();
+        let sum = c.sum(&[before], transition).unwrap();
+        let emission = categorical(&mut c, 2 * chain, 3, 3);
+        products.push(c.product(&[emission, sum]).unwrap());
+    }
+    let tops: Vec<NodeId> = products.into_iter().map(|product| sum(&mut c, 1, &[product])).collect();
+    c.product(&tops).unwrap();
+    c.finish().unwrap()
+}
+
+/// A chain of two steps with shared weights, each of which emits so many bytes at once: their probabilities multiply to far
+/// below the range of `f32`.
+pub fn many_bytes_a_step(bytes: usize) -> Circuit {
+    let mut c = CircuitBuilder::new(3 * bytes);
+    let transition = c.sum_param(4, 4).unwrap();
+    let emission = |c: &mut CircuitBuilder, step: usize| -> Vec<NodeId> {
+        (0..bytes).map(|byte| categorical(c, step * bytes + byte, 4, 256)).collect()
+    };
+    let factors = emission(&mut c, 2);
+    let mut below = c.product(&factors).unwrap();
+    for step in [1, 0] {
+        let mut factors = vec![c.sum(&[below], transition).unwrap()];
+        factors.extend(emission(&mut c, step));
+        below = c.product(&factors).unwrap();
+    }
+    sum(&mut c, 1, &[below]);
+    c.finish().unwrap()
 }
 
 fn one_input() -> Circuit {

@@ -174,3 +174,25 @@ fn a_lazy_table_takes_missing_and_impossible_values_like_any_other() {
     let far = relative_distance(&fused.params().unwrap(), &dense.params().unwrap());
     assert!(far < 2e-4, "parameters are {far} apart");
 }
+
+#[test]
+fn a_bad_flow_is_forgotten_by_a_step_that_keeps_nothing() {
+    for case in [Case::new("hmm", cases::tied_hmm(4, 3, 5)), wordy(2, 3), Case::new("mixed", cases::mixed())] {
+        let batch = case.batch(6, 1);
+        let (mut backend, mut optimizer) =
+            start(&case.circuit, &case.params, &mini_batch_em(0.3, 0.0, Smoothing::NONE));
+        optimizer.learn(&mut backend, &batch).unwrap();
+        let good = theta(&backend);
+
+        let mut backend = cpu(&case.circuit, &case.params);
+        let by_verbs = ByVerbs::new(&mut backend, RetainSource::RowMasses, 0.3, 0.0, Smoothing::NONE);
+        let bad = match backend.save_flows(by_verbs.step.flows).unwrap() {
+            Tensor::F32(flows) => Tensor::F32(vec![f32::INFINITY; flows.len()]),
+            Tensor::F64(_) => unreachable!("momentum is single"),
+        };
+        backend.load_flows(by_verbs.step.flows, &bad).unwrap();
+        let gain = 1.0 / batch.total_weight();
+        backend.em_step(&batch, &EmStep { gain, correction: 1.0, ..by_verbs.step }).unwrap();
+        close_table(&case.name, &theta(&backend), &good, Tolerance { absolute: 1e-6, relative: 1e-5 });
+    }
+}

@@ -26,6 +26,11 @@ fn likelihoods_flows_and_top_down_probabilities_are_the_specification_in_every_c
 }
 
 #[test]
+fn many_tables_in_one_product_are_the_specification() {
+    agrees_with_the_specification(&Case::new("many bytes a step", cases::many_bytes_a_step(24)));
+}
+
+#[test]
 fn every_optimizer_follows_the_specification_over_an_epoch_of_uneven_batches() {
     for case in cases::all() {
         let data = weighted(case.batch_with_missing(14, 5));

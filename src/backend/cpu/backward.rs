@@ -200,7 +200,7 @@ fn spread(chunk: &Chunk, state: &TileState, group: &PlanGroup) {
     }
 }
 
-/// Flow of the product below = v_panel ⊙ product, and G of the transient sum below that: product ⊙ tables.
+/// Flow of the product below = v_panel ⊙ product, and G of the transient sum below that: product ⊙ table.
 #[inline(always)]
 fn spread_below(pass: Pass<'_>, chunk: &Chunk, state: &TileState, group: &PlanGroup, below: &GainBelow) {
     let panel = group.panel;
@@ -226,31 +226,29 @@ fn spread_below(pass: Pass<'_>, chunk: &Chunk, state: &TileState, group: &PlanGr
             gains.fill(0.0);
             continue;
         }
-        // Both at the scale of what the sum below mixes; see `GainBelow`.
-        let factor = 2f32.powi((panel - own).clamp(-150, 150) as i32);
-        for &(var, param) in &below.tables {
-            if let Some(&ahead) = chunk.categories(var).get(row + ROWS_AHEAD) {
+        // At the scale of what the sum below mixes; see `GainBelow`. In two halves, because the power may leave the range of
+        // f32 where the result, which the forward pass has bounded, does not.
+        let shift = (panel - own).clamp(-240, 240) as i32;
+        let (half, rest) = (2f32.powi(shift / 2), 2f32.powi(shift - shift / 2));
+        let table = below.table.and_then(|(var, param)| {
+            let categories = chunk.categories(var);
+            if let Some(&ahead) = categories.get(row + ROWS_AHEAD) {
                 // SAFETY: as above.
                 unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
             }
-        }
-        let mut tables = below.tables.iter().filter_map(|&(var, param)| {
             // SAFETY: as above.
-            unsafe { pass.table_row(param, chunk.categories(var)[row]) }
+            unsafe { pass.table_row(param, categories[row]) }
         });
         let terms = into.iter_mut().zip(values).zip(products).zip(gains.iter_mut());
-        match tables.next() {
+        match table {
             None => terms.for_each(|(((x, &v), &p), g)| {
                 *x = v * p;
-                *g = if v > 0.0 { p * factor } else { 0.0 };
+                *g = if v > 0.0 { p * half * rest } else { 0.0 };
             }),
             Some(table) => terms.zip(table).for_each(|((((x, &v), &p), g), &t)| {
                 *x = v * p;
-                *g = if v > 0.0 { p * t * factor } else { 0.0 };
+                *g = if v > 0.0 { p * t * half * rest } else { 0.0 };
             }),
-        }
-        for table in tables {
-            gains.iter_mut().zip(table).for_each(|(g, t)| *g *= t);
         }
     }
 }

@@ -47,9 +47,9 @@ pub(super) struct TileState {
     pub degenerate: Vec<bool>,
     /// A matrix product on its way into a flow buffer, `[rows × widest panel]`.
     pub product: Vec<f32>,
-    /// Flows of the weights that several nodes share, summed over this tile's rows.
+    /// Flows of the weights that several nodes share, summed over this tile's rows, or in a round trip over its lane's so far.
     pub tied: Vec<TiedFlows>,
-    /// For each large table, the flow of its units summed over this tile's rows.
+    /// For each large table, the flow of its units, summed over the same rows.
     pub occupancy: Vec<Vec<f64>>,
 }
 
@@ -233,11 +233,13 @@ impl Chunk {
 /// than the last cache holds the values of, if those are enough for a matrix product; the tiles of a lane follow each
 /// other in the same memory.
 pub(super) fn lanes(num_rows: usize, plan: &Plan, is_round_trip: bool) -> Vec<Vec<Range<usize>>> {
-    let count = num_rows.div_ceil(MOST_TILE_ROWS).max(num_rows.min(LEAST_LANES)).max(1);
+    let most = if is_round_trip { MOST_LANES } else { usize::MAX };
+    let count = num_rows.div_ceil(MOST_TILE_ROWS).clamp(num_rows.clamp(1, LEAST_LANES), most);
     let resident = RESIDENT_BYTES / (4 * plan.value_units.max(1));
+    let rows = if resident >= LEAST_RESIDENT_ROWS { resident.min(MOST_TILE_ROWS) } else { MOST_TILE_ROWS };
     let cut = |lane: Range<usize>| {
         let len = lane.len();
-        let tiles = if is_round_trip && resident >= LEAST_RESIDENT_ROWS { len.div_ceil(resident).max(1) } else { 1 };
+        let tiles = if is_round_trip { len.div_ceil(rows).max(1) } else { 1 };
         let cut = tiles_of(len, len.div_ceil(tiles).max(1));
         cut.map(move |tile| lane.start + tile.start..lane.start + tile.end).collect()
     };
@@ -247,6 +249,8 @@ pub(super) fn lanes(num_rows: usize, plan: &Plan, is_round_trip: bool) -> Vec<Ve
 /// A multiple of the heights of all matrix kernels.
 const MOST_TILE_ROWS: usize = 132;
 const LEAST_LANES: usize = 4;
+/// Every lane has sums of its own of the weights that are shared.
+const MOST_LANES: usize = 16;
 
 /// Values of a tile that are to stay in the last cache, which two or more threads share.
 const RESIDENT_BYTES: usize = 9 << 20;

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::chunk::{Chunk, TileState};
 use super::forward::Pass;
-use super::gather::{Gather, Target, flow_row};
+use super::gather::{Gather, flow_row};
 use super::kernels::multiversion;
 use super::schedule::{Direction, ParamTask, Run, Schedule, Work};
 use super::worker::{Phase, Scratch};
@@ -174,14 +174,12 @@ impl<'a> Engine<'a> {
     /// Flows of a large table, when it is not updated at once.
     pub fn large_table(&self, gather: Gather<'_>, param: ParamId) {
         let sorted = tables::SortedRows::of_table(self.pass, gather.chunks, param);
-        let occurrences = if matches!(gather.target, Target::Single(_)) && gather.keep != 1.0 {
-            // Every row decays: cut by categories rather than by occurrences.
-            OCCURRENCES / 8
-        } else {
-            OCCURRENCES
-        };
+        let missing =
+            self.with_scratch(0, |scratch| tables::missing_flow(gather, param, &sorted, &mut scratch.columns));
+        // Where every row decays, few occurrences are work enough for a task.
+        let occurrences = if gather.keep == 1.0 { OCCURRENCES } else { OCCURRENCES / 8 };
         self.for_each(sorted.ranges(occurrences), |cats, scratch| {
-            tables::add_range(gather, param, &sorted, cats, scratch);
+            tables::add_range(gather, param, &sorted, cats, &missing, scratch);
             scratch.clock.lap(Phase::Flows);
         });
     }

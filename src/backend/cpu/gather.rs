@@ -75,6 +75,24 @@ impl<'a> Gather<'a> {
     }
 }
 
+/// What momentum keeps of a flow. A `keep` of 0 clears whatever was there, infinite or not a number, and 1 changes
+/// nothing; in between what has become negligible is dropped, because numbers below the normal range are slow to compute
+/// with and would never get to zero.
+#[inline(always)]
+pub(super) fn kept(keep: f32, flow: f32) -> f32 {
+    if keep == 1.0 {
+        flow
+    } else if keep == 0.0 {
+        0.0
+    } else {
+        let decayed = keep * flow;
+        if decayed < NEGLIGIBLE { 0.0 } else { decayed }
+    }
+}
+
+/// Momentum below this is dropped as it decays.
+pub(super) const NEGLIGIBLE: f32 = 1e-30;
+
 /// One row of a flow buffer.
 ///
 /// # Safety

@@ -2,7 +2,7 @@
 
 use super::buffers::tiles;
 use super::engine::{Engine, lock};
-use super::gather::{Fused, Gather};
+use super::gather::{Fused, Gather, NEGLIGIBLE};
 use super::lazy::{Cells, LazyTable};
 use super::shared::SharedSlice;
 use super::tables::{Moves, SortedRows, add_and_move, segment};
@@ -81,12 +81,17 @@ pub(super) fn update_large_table<'a>(
     let index = index.expect("a large table of this schedule");
     // SAFETY: the masses of this table's rows belong to whoever updates it, and that is here.
     let masses = unsafe { fused.masses.get_mut(layout.rows.clone()) };
-    masses.iter_mut().for_each(|mass| *mass *= f64::from(gather.keep));
+    let keep = f64::from(gather.keep);
+    masses.iter_mut().for_each(|mass| *mass = if keep == 0.0 { 0.0 } else { keep * *mass });
     for chunk in gather.chunks {
         // Only the last tile of a lane has the lane's sums.
         let state = lock(chunk);
         masses.iter_mut().zip(state.occupancy.get(index).into_iter().flatten()).for_each(|(mass, flow)| *mass += flow);
     }
+    // What is dropped of the flows as it decays is dropped of their mass: else a unit that has none left would be updated
+    // with nothing.
+    let dropped = cats as f64 * f64::from(NEGLIGIBLE);
+    masses.iter_mut().filter(|mass| **mass < dropped).for_each(|mass| *mass = 0.0);
     let mut top_down = Vec::new();
     gather.top_down(table.param, &mut top_down);
     let mut moves = Moves::default();

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::gather::kept;
 use super::kernels::{Isa, multiversion};
 use super::shared::SharedSlice;
 use super::tables::Moves;
@@ -17,9 +18,6 @@ use crate::circuit::ParamId;
 
 /// Updates after which every row has been brought up to date once: the length of the history.
 const SWEEP: usize = 32;
-
-/// Momentum below this is dropped as it decays: numbers below the normal range are slow to compute with.
-const NEGLIGIBLE: f32 = 1e-30;
 
 /// A table whose rows are updated when they are needed.
 #[derive(Clone)]
@@ -169,7 +167,6 @@ fn replay_block<const MOMENTUM: bool>(
 /// One update of one number that no row of the batch touched.
 #[inline(always)]
 fn replayed(theta: f32, flow: f32, decay: f32, keep: f32, take: f32, add: f32) -> (f32, f32) {
-    let decayed = decay * flow;
-    let flow = if decayed < NEGLIGIBLE { 0.0 } else { decayed };
+    let flow = kept(decay, flow);
     (keep * theta + (take * flow + add), flow)
 }

@@ -73,7 +73,7 @@ impl Default for CpuOptions {
     }
 }
 
-/// Rows beyond which a larger micro-batch gains nothing: 64 chunks of 128.
+/// Rows beyond which a larger micro-batch gains nothing: some sixty tiles.
 const LARGEST_MICRO_BATCH: usize = 8192;
 
 /// The next backend's id.

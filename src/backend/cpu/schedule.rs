@@ -22,8 +22,8 @@ use crate::plan::{Buffer, Plan, Step, Use};
 /// Rows of a weight matrix that one task owns: enough that packing what they are multiplied with costs little.
 const WEIGHT_ROWS: usize = 256;
 
-/// Blocks with fewer rows, above all those of a root, are gathered with the shared ones: they are not worth a task.
-const FEW_ROWS: usize = 8;
+/// Blocks with fewer rows, those of a root, are gathered with the shared ones: then an HMM has no others.
+const FEW_ROWS: usize = 2;
 
 /// Stages without released blocks that are done in one go.
 const MERGED_STAGES: usize = 8;

@@ -48,7 +48,10 @@ pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
         Target::Single(target) => {
             // SAFETY: the same.
             let flows = unsafe { target.get_mut(layout.stats.clone()) };
-            cells.for_each(|(at, stat)| flows[at] = (f64::from(gather.keep * flows[at]) + stat) as f32);
+            let keep = gather.keep;
+            // Statistics may be negative: nothing is dropped, but a keep of 0 clears.
+            let kept = |flow: f32| if keep == 0.0 { 0.0 } else { f64::from(keep * flow) };
+            cells.for_each(|(at, stat)| flows[at] = (kept(flows[at]) + stat) as f32);
             scratch.clock.lap(Phase::Flows);
             let Some(fused) = gather.fused else { return };
             gather.top_down(param, &mut scratch.top_down);

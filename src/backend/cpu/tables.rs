@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::chunk::{Chunk, MISSING};
 use super::forward::Pass;
-use super::gather::{Gather, Target, flow_row};
+use super::gather::{Gather, Target, flow_row, kept};
 use super::kernels::{multiversion, prefetch};
 use super::worker::{Phase, Scratch};
 use crate::circuit::ParamId;
@@ -120,7 +120,6 @@ pub(super) struct Columns {
     /// Flow of one category.
     pub segment: Vec<f32>,
     segment_double: Vec<f64>,
-    missing: Vec<f32>,
     /// Sums of θ and of the flows over the categories since the last flush, and in all.
     single: [Vec<f32>; 2],
     double: [Vec<f64>; 2],
@@ -204,9 +203,9 @@ fn segment_sum(gather: Gather<'_>, param: ParamId, rows: &[RowAt], segment: &mut
 #[inline(always)]
 fn category_sum(theta: &[f32], flows: &mut [f32], segment: &[f32], missing: &[f32], keep: f32) {
     if segment.is_empty() {
-        flows.iter_mut().for_each(|f| *f *= keep);
+        flows.iter_mut().for_each(|f| *f = kept(keep, *f));
     } else {
-        flows.iter_mut().zip(segment).for_each(|(f, s)| *f = keep * *f + s);
+        flows.iter_mut().zip(segment).for_each(|(f, s)| *f = kept(keep, *f) + s);
     }
     if !missing.is_empty() {
         flows.iter_mut().zip(theta).zip(missing).for_each(|((f, p), m)| *f += p * m);
@@ -230,7 +229,7 @@ fn category_move(theta: &mut [f32], flows: &[f32], moves: &Moves) {
 fn category_add_and_move(theta: &mut [f32], flows: &mut [f32], segment: &[f32], keep: f32, moves: &Moves) {
     let moves = moves.keep.iter().zip(&moves.take).zip(&moves.add);
     for (((p, f), s), ((retain, take), add)) in theta.iter_mut().zip(flows).zip(segment).zip(moves) {
-        *f = keep * *f + s;
+        *f = kept(keep, *f) + s;
         *p = retain * *p + (take * *f + add);
     }
 }
@@ -239,7 +238,8 @@ fn category_add_and_move(theta: &mut [f32], flows: &mut [f32], segment: &[f32], 
 pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
     let mut sorted = std::mem::take(&mut scratch.sorted);
     sorted.sort(gather.pass, gather.chunks, param);
-    add_range(gather, param, &sorted, 0..sorted.num_cats(), scratch);
+    let missing = missing_flow(gather, param, &sorted, &mut scratch.columns);
+    add_range(gather, param, &sorted, 0..sorted.num_cats(), &missing, scratch);
     scratch.sorted = sorted;
     scratch.clock.lap(Phase::Flows);
     if gather.fused.is_some() {
@@ -255,12 +255,18 @@ pub(super) fn segment<'s>(gather: Gather<'_>, param: ParamId, rows: &[RowAt], co
     &columns.segment
 }
 
+/// The flow of all missing values, by unit; empty if there are none.
+pub(super) fn missing_flow(gather: Gather<'_>, param: ParamId, sorted: &SortedRows, columns: &mut Columns) -> Vec<f32> {
+    if sorted.missing.is_empty() { Vec::new() } else { segment(gather, param, &sorted.missing, columns).to_vec() }
+}
+
 /// Adds the flows of some categories, and sums up their columns for an update.
 pub(super) fn add_range(
     gather: Gather<'_>,
     param: ParamId,
     sorted: &SortedRows,
     cats: Range<usize>,
+    missing: &[f32],
     scratch: &mut Scratch,
 ) {
     let isa = gather.pass.isa;
@@ -268,11 +274,6 @@ pub(super) fn add_range(
     let units = layout.units();
     let columns = &mut scratch.columns;
     columns.prepare(units);
-    columns.missing.clear();
-    if sorted.has_missing() {
-        add_segment(isa, gather, param, &sorted.missing, &mut columns.segment, &mut columns.segment_double);
-        columns.missing.extend_from_slice(&columns.segment);
-    }
     for cat in cats {
         let cells = |start: usize| start + cat * units..start + (cat + 1) * units;
         // SAFETY: these categories belong to this task, and every tile is done with the table.
@@ -285,12 +286,12 @@ pub(super) fn add_range(
         let segment = if rows.is_empty() { &[][..] } else { &columns.segment[..] };
         match gather.target {
             Target::Single(target) => {
-                if rows.is_empty() && columns.missing.is_empty() && gather.keep == 1.0 && gather.fused.is_none() {
+                if rows.is_empty() && missing.is_empty() && gather.keep == 1.0 && gather.fused.is_none() {
                     continue;
                 }
                 // SAFETY: the same.
                 let flows = unsafe { target.get_mut(cells(layout.stats.start)) };
-                add_category(isa, theta, flows, segment, &columns.missing, gather.keep);
+                add_category(isa, theta, flows, segment, missing, gather.keep);
                 if gather.fused.is_some() {
                     add_row(isa, &mut columns.single[0], theta);
                     add_row(isa, &mut columns.single[1], flows);
@@ -303,7 +304,7 @@ pub(super) fn add_range(
                 // SAFETY: the same.
                 let flows = unsafe { target.get_mut(cells(layout.stats.start)) };
                 flows.iter_mut().zip(segment).for_each(|(f, &s)| *f += f64::from(s));
-                let terms = theta.iter().zip(&columns.missing);
+                let terms = theta.iter().zip(missing);
                 flows.iter_mut().zip(terms).for_each(|(f, (&p, &m))| *f += f64::from(p) * f64::from(m));
             }
         }

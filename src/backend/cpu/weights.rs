@@ -1,7 +1,7 @@
 //! Flows and update of weight matrices: W ⊙ Σ over uses and tiles of Gᵀ·v_panel.
 
 use super::chunk::FLUSH_ROWS;
-use super::gather::{Gather, Target};
+use super::gather::{Gather, Target, kept};
 use super::kernels::multiversion;
 use super::kernels::product::Matrix;
 use super::schedule::ParamTask;
@@ -100,7 +100,7 @@ fn add_double_body(theta: &[f32], flows: &mut [f64], sums: &[f32]) {
 #[inline(always)]
 fn add_single_body(theta: &[f32], flows: &mut [f32], sums: &[f32], keep: f32) {
     for ((f, &p), &s) in flows.iter_mut().zip(theta).zip(sums) {
-        *f = keep * *f + p * s;
+        *f = kept(keep, *f) + p * s;
     }
 }
 
@@ -122,7 +122,7 @@ fn add_and_move_body(
         let mut add = |theta: &[f32], flows: &mut [f32], sums: &[f32]| {
             let lanes = theta_lanes.iter_mut().zip(&mut flow_lanes);
             for (((f, &p), &s), (theta_lane, flow_lane)) in flows.iter_mut().zip(theta).zip(sums).zip(lanes) {
-                *f = keep * *f + p * s;
+                *f = kept(keep, *f) + p * s;
                 *theta_lane += p;
                 *flow_lane += *f;
             }
