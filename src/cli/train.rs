@@ -64,7 +64,7 @@ pub(super) struct MachineArgs {
     /// Worker threads (all cores if left out); the numbers do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Memory for the rows that are worked on at once, such as 512MiB (1GiB if left out)
+    /// Memory for the rows that are worked on at once, such as 512MiB (2GiB if left out)
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
 }
