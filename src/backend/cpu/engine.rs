@@ -197,22 +197,18 @@ multiversion! {
 /// Adds the flow of a large table's units over the rows of a tile, while it is in the cache.
 #[inline(always)]
 fn occupancy_sum(chunk: &Chunk, state: &mut TileState, table: usize, buffer: Buffer) {
-    let sums = &mut state.product; // free until the next sum
-    let sums = &mut sums[..];
-    let mut aside = Vec::new();
-    let sums = if sums.len() >= buffer.units {
-        &mut sums[..buffer.units]
-    } else {
-        aside.resize(buffer.units, 0.0);
-        &mut aside[..]
-    };
+    let TileState { product, occupancy, .. } = state;
+    if product.len() < buffer.units {
+        product.resize(buffer.units, 0.0); // a panel may be narrower than a table
+    }
+    let sums = &mut product[..buffer.units]; // free until the next sum
     sums.fill(0.0);
     for row in 0..chunk.rows.len() {
         // SAFETY: all contributions to the buffer are in, and the tile is this thread's.
         let row = unsafe { flow_row(chunk, buffer, row) };
         sums.iter_mut().zip(row).for_each(|(sum, flow)| *sum += flow);
     }
-    let into = &mut state.occupancy[table];
+    let into = &mut occupancy[table];
     into.resize(buffer.units, 0.0);
     into.iter_mut().zip(sums.iter()).for_each(|(total, &sum)| *total += f64::from(sum));
 }
