@@ -4,7 +4,7 @@ use super::{
     Buffer, FactorSource, FlowTarget, GainBelow, InputStep, Plan, PlanFactor, PlanGroup, ProductStep, Step, SumStep,
     Use, View,
 };
-use crate::circuit::{Circuit, NodeId, NodeKind, Slice};
+use crate::circuit::{Circuit, Factor, Node, NodeId, NodeKind, Slice, SumGroup};
 
 /// Lays out the buffers and writes the steps.
 pub(super) fn build(circuit: &Circuit) -> Plan {
@@ -12,17 +12,19 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
     let mut values = Allocator::default();
     let mut flows = Allocator::default();
     let parents = sole_product_parents(circuit);
+    let transient = transient_sums(circuit);
 
-    // Flow buffers: one per node that does not share its parent's. Own ones are numbered in node order.
-    let own: Vec<Option<Buffer>> = (circuit.nodes().iter().zip(&parents))
-        .map(|(node, parent)| parent.is_none().then(|| flows.take(node.units)))
+    // Flow buffers: one per node that does not share its parent's and whose flow is kept. Own ones are numbered in node order.
+    let own: Vec<Option<Buffer>> = (circuit.nodes().iter().zip(&parents).enumerate())
+        .map(|(i, (node, parent))| {
+            let is_kept = !transient[i] && !is_flowless(node, &transient);
+            (parent.is_none() && is_kept).then(|| flows.take(node.units))
+        })
         .collect();
-    let mut flow_of: Vec<Buffer> = vec![Buffer { at: 0, units: 0, scale: 0 }; own.len()];
+    let mut flow_of = own.clone();
     for i in (0..own.len()).rev() {
-        flow_of[i] = own[i].unwrap_or_else(|| flow_of[parents[i].expect("a node without flow shares one").index()]);
+        flow_of[i] = own[i].or_else(|| parents[i].and_then(|parent| flow_of[parent.index()]));
     }
-
-    let transient = transient_sums(circuit, &parents);
     let mut transient_buffers: Vec<Buffer> = Vec::new();
 
     // Forwards: value buffers, panels and the uses of parameters.
@@ -33,6 +35,7 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
         let flow = flow_of[i];
         let value = match &node.kind {
             NodeKind::Input { var, param } => {
+                let flow = flow.expect("an input's flow is kept");
                 uses[param.index()].push(Use::Input { var: *var, flow });
                 let value = needs_value[i].then(|| values.take(node.units));
                 if let Some(value) = value {
@@ -67,6 +70,9 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                     start: slice.start,
                     units: slice.units,
                 };
+                let first = groups.first().and_then(|group| group.children.first());
+                let gain_below =
+                    first.and_then(|child| below_product(circuit, child.node, &transient, &value_of, &flow_of, &steps));
                 let mut plan_groups = Vec::with_capacity(groups.len());
                 let mut start = 0;
                 for group in groups {
@@ -86,12 +92,9 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                         let buffer = own[slice.node.index()].expect("a sum's child has a flow of its own");
                         (FlowTarget { buffer, first: false }, slice.start)
                     };
-                    let targets = group.children.iter().map(target).collect();
-                    let gain_below = match &group.children[..] {
-                        [child] if groups.len() == 1 => {
-                            below_product(circuit, child.node, &transient, &value_of, &steps)
-                        }
-                        _ => None,
+                    let targets = match gain_below {
+                        Some(_) => Vec::new(),
+                        None => group.children.iter().map(target).collect(),
                     };
                     plan_groups.push(PlanGroup {
                         param: group.param,
@@ -100,7 +103,6 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                         panel,
                         gathered,
                         targets,
-                        gain_below,
                     });
                     start += units;
                 }
@@ -113,7 +115,7 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                 }
                 for group in &plan_groups {
                     let gain = View { buffer: value, start: group.start, units: group.units };
-                    let flow = View { buffer: flow, ..gain };
+                    let flow = flow.map(|buffer| View { buffer, ..gain });
                     uses[group.param.index()].push(Use::Sum { gain, panel: group.panel, flow });
                 }
                 steps.push(Step::Sum(SumStep {
@@ -122,6 +124,7 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
                     flow,
                     clear: Vec::new(),
                     is_transient: transient[i],
+                    gain_below,
                 }));
                 Some(value)
             }
@@ -132,12 +135,13 @@ pub(super) fn build(circuit: &Circuit) -> Plan {
 
     let root = circuit.root().index();
     let widest_panel = steps.iter().map(|step| match step {
+        Step::Sum(SumStep { gain_below: Some(_), groups, .. }) => groups[0].panel.buffer.units,
         Step::Sum(sum) => sum.groups.iter().map(|g| g.panel.units).max().unwrap_or(0),
         _ => 0,
     });
     Plan {
         root_value: value_of[root].expect("the root has a value buffer"),
-        root_flow: flow_of[root],
+        root_flow: flow_of[root].expect("the root's flow is kept"),
         uses,
         value_units: values.units,
         flow_units: flows.units,
@@ -160,54 +164,80 @@ fn transpose(map: Option<&[u32]>, units: usize) -> Option<(usize, usize)> {
     is_transpose.then_some((rows, cols))
 }
 
-/// Which sums are transient: weights that several nodes share, one group; the only parent is the product of the next
-/// node but inputs, with a table at the most; and the next node but inputs after that is the only sum that mixes the
-/// product, alone and as a whole. Nothing comes between, so that the shared buffer is nobody else's meanwhile, forwards and
+/// Which sums are transient: their weights are shared by several nodes, and their groups, if there are several, mix parts of
+/// one product; they are used once, by the product of the next node but inputs, as they are or transposed, with a table at the
+/// most; and the next node but inputs after that is the only one that uses the product, a sum whose groups cover
+/// it, each unit once. Nothing comes between, so that the shared buffer is nobody else's meanwhile, forwards and
 /// backwards. One table: with more, the range of their product would have to be watched.
-fn transient_sums(circuit: &Circuit, parents: &[Option<NodeId>]) -> Vec<bool> {
+fn transient_sums(circuit: &Circuit) -> Vec<bool> {
     let mut weight_uses = vec![0usize; circuit.params().len()];
-    // For each parent sum, which it is and whether it mixes the node alone and as a whole.
-    let mut mixed_by: Vec<Vec<(usize, bool)>> = vec![Vec::new(); circuit.nodes().len()];
-    let mut factor_uses = vec![0usize; circuit.nodes().len()];
+    let mut users: Vec<Vec<usize>> = vec![Vec::new(); circuit.nodes().len()];
     for (i, node) in circuit.nodes().iter().enumerate() {
         match &node.kind {
             NodeKind::Input { .. } => {}
-            NodeKind::Product { factors } => factors.iter().for_each(|f| factor_uses[f.node.index()] += 1),
+            NodeKind::Product { factors } => factors.iter().for_each(|f| users[f.node.index()].push(i)),
             NodeKind::Sum { groups } => {
-                for group in groups {
-                    weight_uses[group.param.index()] += 1;
-                    for child in &group.children {
-                        let whole = groups.len() == 1
-                            && group.children.len() == 1
-                            && child.start == 0
-                            && child.units == circuit.node(child.node).units;
-                        mixed_by[child.node.index()].push((i, whole));
-                    }
-                }
+                groups.iter().for_each(|group| weight_uses[group.param.index()] += 1);
+                groups.iter().flat_map(|group| &group.children).for_each(|c| users[c.node.index()].push(i));
             }
         }
     }
-    let is_table = |node: NodeId| match &circuit.node(node).kind {
-        NodeKind::Input { param, .. } => circuit.distribution(*param).is_table(),
-        _ => false,
-    };
     let is_input = |node: usize| matches!(circuit.nodes()[node].kind, NodeKind::Input { .. });
+    let is_used_by_next = |node: usize| match users[node][..] {
+        [user, ..] => users[node].iter().all(|u| *u == user) && (node + 1..user).all(is_input),
+        [] => false,
+    };
     let is_transient = |i: usize| {
         let NodeKind::Sum { groups } = &circuit.nodes()[i].kind else { return false };
-        let [group] = &groups[..] else { return false };
-        let Some(product) = parents[i] else { return false };
-        let NodeKind::Product { factors } = &circuit.node(product).kind else { return false };
-        let others = factors.iter().filter(|f| f.node.index() != i);
-        weight_uses[group.param.index()] > 1
-            && (i + 1..product.index()).all(is_input)
-            && factors.iter().all(|f| f.map.is_none())
-            && others.clone().count() + 1 == factors.len()
-            && others.into_iter().all(|f| is_table(f.node) && mixed_by[f.node.index()].is_empty())
+        let [user] = users[i][..] else { return false };
+        let NodeKind::Product { factors } = &circuit.nodes()[user].kind else { return false };
+        let is_factor_simple = |factor: &Factor| match (&circuit.node(factor.node).kind, &factor.map) {
+            _ if factor.node.index() == i => {
+                factor.map.is_none() || transpose(factor.map.as_deref(), circuit.nodes()[i].units).is_some()
+            }
+            (NodeKind::Input { param, .. }, None) => {
+                circuit.distribution(*param).is_table() && users[factor.node.index()].len() == 1
+            }
+            _ => false,
+        };
+        groups.iter().all(|group| weight_uses[group.param.index()] > 1)
+            && (groups.len() == 1 || parts_of_one_product(circuit, groups).is_some())
+            && is_used_by_next(i)
             && factors.len() <= 2
-            && matches!(mixed_by[product.index()][..], [(above, true)] if (product.index() + 1..above).all(is_input))
-            && factor_uses[product.index()] == 0
+            && factors.iter().all(is_factor_simple)
+            && is_used_by_next(user)
+            && match &circuit.nodes()[users[user][0]].kind {
+                NodeKind::Sum { groups } => covers_one_product(circuit, groups),
+                _ => false,
+            }
     };
     (0..circuit.nodes().len()).map(is_transient).collect()
+}
+
+/// The product that all groups mix one part of each, if it is so.
+fn parts_of_one_product(circuit: &Circuit, groups: &[SumGroup]) -> Option<NodeId> {
+    let product = groups.first()?.children.first()?.node;
+    let is_part = |group: &SumGroup| matches!(group.children[..], [child] if child.node == product);
+    let is_product = matches!(circuit.node(product).kind, NodeKind::Product { .. });
+    (is_product && groups.iter().all(is_part)).then_some(product)
+}
+
+/// Whether groups mix one product, each unit of it once.
+fn covers_one_product(circuit: &Circuit, groups: &[SumGroup]) -> bool {
+    let parts = groups.iter().flat_map(|group| &group.children).map(|child| (child.start, child.units));
+    parts_of_one_product(circuit, groups).is_some_and(|product| are_whole(parts.collect(), circuit.node(product).units))
+}
+
+/// Whether parts, each a start and a length, make up a whole without gap or overlap.
+fn are_whole(mut parts: Vec<(usize, usize)>, units: usize) -> bool {
+    parts.sort_unstable();
+    parts.into_iter().try_fold(0, |at, (start, len)| (start == at).then_some(at + len)) == Some(units)
+}
+
+/// Whether nobody needs the flow of a node: a product of a transient sum, with no table that learns from it.
+fn is_flowless(node: &Node, transient: &[bool]) -> bool {
+    let NodeKind::Product { factors } = &node.kind else { return false };
+    matches!(factors[..], [Factor { node, .. }] if transient[node.index()])
 }
 
 /// How the sum above a product computes G of the transient sum below it.
@@ -216,6 +246,7 @@ fn below_product(
     product: NodeId,
     transient: &[bool],
     value_of: &[Option<Buffer>],
+    flow_of: &[Option<Buffer>],
     steps: &[Step],
 ) -> Option<GainBelow> {
     let NodeKind::Product { factors } = &circuit.node(product).kind else { return None };
@@ -230,7 +261,9 @@ fn below_product(
         NodeKind::Input { var, param } => Some((*var, *param)),
         _ => None,
     });
-    Some(GainBelow { value, panel: sum.groups[0].panel.buffer, table })
+    let transpose = transpose(below.map.as_deref(), value.units);
+    let flow = flow_of[product.index()];
+    Some(GainBelow { value, panel: sum.groups[0].panel.buffer, table, transpose, flow })
 }
 
 /// Hands out buffers one after the other.
@@ -291,8 +324,8 @@ fn sole_product_parents(circuit: &Circuit) -> Vec<Option<NodeId>> {
     parents.into_iter().zip(uses).map(|(parent, uses)| parent.filter(|_| uses == 1)).collect()
 }
 
-/// Marks, in the order of the backward pass, who reaches a flow buffer first. A first contribution to a whole buffer
-/// sets it; where it covers only part, the buffer is cleared beforehand.
+/// Marks, in the order of the backward pass, who reaches a flow buffer first. Where the contributions of a first step make up
+/// the whole buffer they set it; where they cover only part, or a part twice, it is cleared beforehand.
 fn settle_first_contributions(steps: &mut [Step], flows: &Allocator) {
     let mut reached = vec![false; flows.buffers];
     for step in steps.iter_mut().rev() {
@@ -303,19 +336,26 @@ fn settle_first_contributions(steps: &mut [Step], flows: &Allocator) {
                     target.first = !std::mem::replace(&mut reached[target.buffer.scale], true);
                 }
             }
+            Step::Sum(SumStep { gain_below: Some(below), .. }) => {
+                below.flow.into_iter().for_each(|buffer| reached[buffer.scale] = true);
+            }
             Step::Sum(sum) => {
-                let whole = |group: &PlanGroup| {
-                    group.targets.len() == 1 && group.panel.units == group.targets[0].0.buffer.units
-                };
-                let sets_whole = sum.groups.len() == 1 && whole(&sum.groups[0]);
+                // (buffer, start, units) of every target.
+                let units = |group: &PlanGroup, i: usize| group.gathered.get(i).map_or(group.panel.units, |v| v.units);
+                let parts: Vec<(Buffer, usize, usize)> = (sum.groups.iter())
+                    .flat_map(|g| g.targets.iter().enumerate().map(|(i, (t, start))| (t.buffer, *start, units(g, i))))
+                    .collect();
+                let of = |buffer: Buffer| parts.iter().filter(move |p| p.0 == buffer).map(|p| (p.1, p.2)).collect();
+                let mut set = Vec::new();
                 for (target, _) in sum.groups.iter_mut().flat_map(|g| &mut g.targets) {
-                    if !std::mem::replace(&mut reached[target.buffer.scale], true) {
-                        if sets_whole {
-                            target.first = true;
-                        } else {
-                            sum.clear.push(target.buffer);
+                    let buffer = target.buffer;
+                    if !std::mem::replace(&mut reached[buffer.scale], true) {
+                        match are_whole(of(buffer), buffer.units) {
+                            true => set.push(buffer),
+                            false => sum.clear.push(buffer),
                         }
                     }
+                    target.first = set.contains(&buffer);
                 }
             }
         }

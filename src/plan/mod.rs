@@ -10,7 +10,8 @@
 //! inputs are gathered where they are multiplied. A sum group over several slices, or over another sum, has a *panel*:
 //! its children side by side at one common scale. Flows: a node with a single parent that is a product has the same flow as that
 //! product, unit by unit, and shares its buffer. A sum of shared weights whose only use is the next product, with
-//! a table at the most, which the next sum mixes, is *transient*: all such sums of a width have one value buffer, which stays in a cache.
+//! a table at the most, which the next sum mixes, is *transient*: all such sums of a width have one value buffer, which stays in a
+//! cache. Its flow, and that of a product without a table, is kept nowhere: nobody needs it but the step below.
 
 mod build;
 
@@ -69,8 +70,8 @@ pub struct ProductStep {
     pub factors: Vec<PlanFactor>,
     /// Where the values go.
     pub value: Buffer,
-    /// The product's flow.
-    pub flow: Buffer,
+    /// The product's flow; `None` where only a transient sum has a use for it.
+    pub flow: Option<Buffer>,
 }
 
 /// One factor of a product.
@@ -82,7 +83,7 @@ pub struct PlanFactor {
     pub map: Option<Arc<[u32]>>,
     /// Where the map is the transpose of a matrix: the rows and columns of the factor's units.
     pub transpose: Option<(usize, usize)>,
-    /// Where the product's flow goes; `None` where the factor shares the product's flow buffer.
+    /// Where the product's flow goes; `None` where the factor shares the product's flow buffer, or is transient.
     pub flow: Option<FlowTarget>,
 }
 
@@ -116,13 +117,16 @@ pub struct SumStep {
     pub groups: Vec<PlanGroup>,
     /// Where the values go. The backward pass leaves G = flow/value here, which the parameter flows need.
     pub value: Buffer,
-    /// The sum's flow.
-    pub flow: Buffer,
+    /// The sum's flow; `None` where it is transient and shares none.
+    pub flow: Option<Buffer>,
     /// Flow buffers that this step is the first to reach, but not as a whole: they start at zero.
     pub clear: Vec<Buffer>,
     /// Whether `value` is shared with other sums: it is read by the very next product and then forgotten. In the backward
     /// pass the sum above that product computes G and leaves it here ([`GainBelow`]).
     pub is_transient: bool,
+    /// Set where the sum mixes a product of a transient sum and a table: its groups then cover that product, each unit
+    /// once, and none of them has targets.
+    pub gain_below: Option<GainBelow>,
 }
 
 /// One group of a sum's units.
@@ -140,8 +144,6 @@ pub struct PlanGroup {
     pub gathered: Vec<View>,
     /// For each slice, where its flow goes and the first column there.
     pub targets: Vec<(FlowTarget, usize)>,
-    /// Set where the group mixes a product of a transient sum and a table.
-    pub gain_below: Option<GainBelow>,
 }
 
 /// G of a transient sum s below a product p = s ⊙ table. With B = G·W of the sum above, the flow of p and s is
@@ -154,6 +156,10 @@ pub struct GainBelow {
     pub panel: Buffer,
     /// The other factor, if there is one: variable and table.
     pub table: Option<(usize, ParamId)>,
+    /// Where the product takes the transpose of s: rows and columns of the units of s.
+    pub transpose: Option<(usize, usize)>,
+    /// Where the flow of p goes, if somebody needs it.
+    pub flow: Option<Buffer>,
 }
 
 /// One place where a parameter block is used, for its flows.
@@ -165,8 +171,8 @@ pub enum Use {
         gain: View,
         /// What it mixes.
         panel: View,
-        /// The group's flow.
-        flow: View,
+        /// The group's flow, if it is kept.
+        flow: Option<View>,
     },
     /// An input: the flow of each row belongs to that row's value.
     Input {
@@ -194,7 +200,7 @@ pub struct Plan {
     pub flow_units: usize,
     /// Scales per row.
     pub num_scales: usize,
-    /// The widest panel of any sum: what the backward pass needs as scratch, per row.
+    /// The widest panel of any sum, or product whose flow is spread at once: what the backward pass needs as scratch, per row.
     pub widest_panel: usize,
 }
 

@@ -7,11 +7,12 @@ use std::ops::Range;
 
 use super::chunk::{Chunk, TileState};
 use super::forward::{Pass, ROWS_AHEAD, one_panel};
+use super::gather::flow_row;
 use super::kernels::product::{Matrix, MatrixMut, multiply, transpose_row};
 use super::kernels::{Isa, multiversion, prefetch};
 use super::scaled::ZERO;
 use super::worker::{Phase, Scratch};
-use crate::plan::{GainBelow, PlanGroup, ProductStep, Step, SumStep};
+use crate::plan::{Buffer, GainBelow, PlanGroup, ProductStep, Step, SumStep};
 
 /// Gives the root of every row its flow: none to rows that are impossible or that linear space cannot hold, and 1 to
 /// the marginal row, which makes its flows top-down probabilities.
@@ -60,12 +61,12 @@ pub(super) fn backward(
                     add_tied(pass, chunk, state, scratch, sum, group, index);
                     scratch.clock.lap(Phase::Flows);
                 }
-                match &group.gain_below {
-                    None => panel_flows(pass.isa, chunk, state, group),
-                    Some(below) => {
-                        flows_and_gains(pass.isa, pass, chunk, state, group, below);
-                    }
+                if sum.gain_below.is_none() {
+                    panel_flows(pass.isa, chunk, state, group);
                 }
+            }
+            if let Some(below) = &sum.gain_below {
+                flows_and_gains(pass.isa, pass, chunk, state, scratch, sum.groups[0].panel.buffer, below);
             }
         }
     }
@@ -75,18 +76,19 @@ multiversion! {
     fn product_flows(set: Isa, chunk: &Chunk, scratch: &mut Scratch, product: &ProductStep) = product_backward;
     fn gains(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup, units: Range<usize>) = divide_flow;
     fn panel_flows(chunk: &Chunk, state: &TileState, group: &PlanGroup) = spread;
-    fn flows_and_gains(pass: Pass<'_>, chunk: &Chunk, state: &TileState, group: &PlanGroup, below: &GainBelow)
-        = spread_below;
+    fn flows_and_gains(
+        pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, panel: Buffer, below: &GainBelow,
+    ) = spread_below;
 }
 
 #[inline(always)]
 fn product_backward(isa: Isa, chunk: &Chunk, scratch: &mut Scratch, product: &ProductStep) {
     for factor in &product.factors {
-        let Some(target) = factor.flow else { continue };
+        let (Some(target), Some(flow)) = (factor.flow, product.flow) else { continue };
         // SAFETY: a factor's buffer is another than the product's, whose contributions are all in; nobody reads the
         // factor's before this step is done, and the tile is this thread's.
         let (flow, into) =
-            unsafe { (chunk.flows.get(chunk.span(product.flow)), chunk.flows.get_mut(chunk.span(target.buffer))) };
+            unsafe { (chunk.flows.get(chunk.span(flow)), chunk.flows.get_mut(chunk.span(target.buffer))) };
         match &factor.map {
             None if target.first => into.copy_from_slice(flow),
             None => into.iter_mut().zip(flow).for_each(|(x, f)| *x += f),
@@ -121,9 +123,9 @@ fn product_backward(isa: Isa, chunk: &Chunk, scratch: &mut Scratch, product: &Pr
 #[inline(always)]
 fn divide_flow(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup, part: Range<usize>) {
     let units = sum.value.units;
+    let flow = sum.flow.expect("only transient sums go without, and their G is there");
     // SAFETY: the sum's values are this step's alone by now: its parents are done. Its flow is complete. The tile is ours.
-    let (values, flows) =
-        unsafe { (chunk.values.get_mut(chunk.span(sum.value)), chunk.flows.get(chunk.span(sum.flow))) };
+    let (values, flows) = unsafe { (chunk.values.get_mut(chunk.span(sum.value)), chunk.flows.get(chunk.span(flow))) };
     let scales = &state.scales[chunk.scale_span(sum.value)];
     let panel_scales = &state.scales[chunk.scale_span(group.panel.buffer)];
     let rows = values.chunks_exact_mut(units).zip(flows.chunks_exact(units)).zip(scales.iter().zip(panel_scales));
@@ -147,7 +149,7 @@ fn divide_flow(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGrou
     }
 }
 
-/// product = G·W.
+/// product = G·W; of the groups of a sum side by side where they are spread together.
 fn sum_product(
     pass: Pass<'_>,
     chunk: &Chunk,
@@ -163,9 +165,13 @@ fn sum_product(
         Some(packed) => &packed.backward,
         None => scratch.packs.backward(pass.arithmetic, group.param, weights),
     };
+    let (first, stride) = match sum.gain_below {
+        Some(_) => (group.panel.start, group.panel.buffer.units),
+        None => (0, cols),
+    };
     multiply(
         pass.arithmetic,
-        MatrixMut::new(&mut state.product, rows, cols, cols),
+        MatrixMut::new(&mut state.product[first..], rows, cols, stride),
         Matrix::new(gains, rows, group.units, sum.value.units),
         packed,
         &mut scratch.left,
@@ -200,60 +206,114 @@ fn spread(chunk: &Chunk, state: &TileState, group: &PlanGroup) {
     }
 }
 
-/// Flow of the product below = v_panel ⊙ product, and G of the transient sum below that: product ⊙ table.
+/// Flow of the product below = v_panel ⊙ product, where it is kept, and G of the transient sum below that: product ⊙ table.
 #[inline(always)]
-fn spread_below(pass: Pass<'_>, chunk: &Chunk, state: &TileState, group: &PlanGroup, below: &GainBelow) {
-    let panel = group.panel;
+fn spread_below(
+    pass: Pass<'_>,
+    chunk: &Chunk,
+    state: &mut TileState,
+    scratch: &mut Scratch,
+    panel: Buffer,
+    below: &GainBelow,
+) {
     let units = panel.units;
-    let (target, _) = group.targets[0];
     // SAFETY: nobody reads the product's flow before this step is done; the product's values are final; G below is
-    // this tile's, and the G that was there has been used; parameters rest while tiles need them.
-    let (into, values, gains) = unsafe {
+    // this tile's, and the G that was there has been used.
+    let (mut flows, values, gains) = unsafe {
         (
-            chunk.flows.get_mut(chunk.span(target.buffer)),
-            chunk.values.get(chunk.span(panel.buffer)),
+            below.flow.map(|flow| chunk.flows.get_mut(chunk.span(flow))),
+            chunk.values.get(chunk.span(panel)),
             chunk.values.get_mut(chunk.span(below.value)),
         )
     };
-    let scales = &state.scales[chunk.scale_span(panel.buffer)];
+    let scales = &state.scales[chunk.scale_span(panel)];
     let below_scales = &state.scales[chunk.scale_span(below.panel)];
-    let rows = into.chunks_exact_mut(units).zip(values.chunks_exact(units)).zip(gains.chunks_exact_mut(units));
-    for (row, ((into, values), gains)) in rows.enumerate() {
+    scratch.mapped.resize(units, 0.0);
+    state.marginal_flow.resize(units, 0.0);
+    for (row, (values, gains)) in values.chunks_exact(units).zip(gains.chunks_exact_mut(units)).enumerate() {
         let products = &state.product[row * units..(row + 1) * units];
         let (own, panel) = (scales[row].exponent, below_scales[row].exponent);
-        if state.degenerate[row] || own <= ZERO || panel <= ZERO {
-            into.fill(0.0);
+        let is_void = state.degenerate[row] || own <= ZERO || panel <= ZERO;
+        if let Some(flows) = &mut flows {
+            let flows = &mut flows[row * units..(row + 1) * units];
+            match is_void {
+                true => flows.fill(0.0),
+                false => multiply_to(flows, values, products),
+            }
+        }
+        if row >= chunk.rows.len() {
+            match (is_void, below.transpose) {
+                (true, _) => state.marginal_flow.fill(0.0),
+                (false, None) => multiply_to(&mut state.marginal_flow, values, products),
+                (false, Some((rows, _))) => {
+                    multiply_to(&mut scratch.mapped, values, products);
+                    transpose_row(pass.isa, &scratch.mapped, rows, &mut state.marginal_flow);
+                }
+            }
+        }
+        if is_void {
             gains.fill(0.0);
             continue;
         }
         // At the scale of what the sum below mixes; see `GainBelow`. In two halves, because the power may leave the range of
         // f32 where the result, which the forward pass has bounded, does not.
         let shift = (panel - own).clamp(-240, 240) as i32;
-        let (half, rest) = (2f32.powi(shift / 2), 2f32.powi(shift - shift / 2));
+        let halves = (2f32.powi(shift / 2), 2f32.powi(shift - shift / 2));
         let table = below.table.and_then(|(var, param)| {
             let categories = chunk.categories(var);
             if let Some(&ahead) = categories.get(row + ROWS_AHEAD) {
-                // SAFETY: as above.
+                // SAFETY: parameters rest while tiles need them.
                 unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
             }
-            // SAFETY: as above.
+            // SAFETY: the same.
             unsafe { pass.table_row(param, categories[row]) }
         });
-        let terms = into.iter_mut().zip(values).zip(products).zip(gains.iter_mut());
-        match table {
-            None => terms.for_each(|(((x, &v), &p), g)| {
-                *x = v * p;
-                *g = if v > 0.0 { p * half * rest } else { 0.0 };
-            }),
-            Some(table) => terms.zip(table).for_each(|((((x, &v), &p), g), &t)| {
-                *x = v * p;
-                *g = if v > 0.0 { p * t * half * rest } else { 0.0 };
-            }),
+        match below.transpose {
+            None => gains_below(gains, values, products, table, halves),
+            Some((rows, _)) => {
+                gains_below(&mut scratch.mapped, values, products, table, halves);
+                transpose_row(pass.isa, &scratch.mapped, rows, gains);
+            }
         }
     }
 }
 
-/// Adds Gᵀ·v_panel of this tile to the flows of weights that several nodes share, while both are in the cache.
+/// out = a ⊙ b.
+#[inline(always)]
+fn multiply_to(out: &mut [f32], a: &[f32], b: &[f32]) {
+    for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
+        *out = a * b;
+    }
+}
+
+/// G = product ⊙ table · 2^shift where the value is positive, and zero elsewhere.
+#[inline(always)]
+fn gains_below(
+    gains: &mut [f32],
+    values: &[f32],
+    products: &[f32],
+    table: Option<&[f32]>,
+    (half, rest): (f32, f32),
+) {
+    let each = gains.iter_mut().zip(values).zip(products);
+    match table {
+        None => {
+            for ((g, &v), &p) in each {
+                let gain = p * half * rest;
+                *g = if v > 0.0 { gain } else { 0.0 };
+            }
+        }
+        Some(table) => {
+            for (((g, &v), &p), &t) in each.zip(table) {
+                let gain = p * t * half * rest;
+                *g = if v > 0.0 { gain } else { 0.0 };
+            }
+        }
+    }
+}
+
+/// Adds Gᵀ·v_panel of this tile to the flows of weights that several nodes share, while both are in the cache; and the flow of
+/// the marginal row to their top-down probabilities.
 fn add_tied(
     pass: Pass<'_>,
     chunk: &Chunk,
@@ -264,6 +324,16 @@ fn add_tied(
     index: usize,
 ) {
     let rows = chunk.rows.len(); // without the marginal row
+    if chunk.marginal {
+        // SAFETY: the sum's flow is complete.
+        let flow = match sum.flow.filter(|_| !sum.is_transient) {
+            Some(flow) => unsafe { flow_row(chunk, flow, rows) },
+            None => &state.marginal_flow[..],
+        };
+        let own = &flow[group.start..group.start + group.units];
+        let sums = &mut state.tied[index].top_down;
+        sums.iter_mut().zip(own).for_each(|(sum, &flow)| *sum += f64::from(flow));
+    }
     if rows == 0 {
         return;
     }

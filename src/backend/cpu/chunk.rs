@@ -47,6 +47,8 @@ pub(super) struct TileState {
     pub degenerate: Vec<bool>,
     /// A matrix product on its way into a flow buffer, `[rows × widest panel]`.
     pub product: Vec<f32>,
+    /// The flow of the transient sum that comes next, in the marginal row.
+    pub marginal_flow: Vec<f32>,
     /// Flows of the weights that several nodes share, summed over this tile's rows, or in a round trip over its lane's so far.
     pub tied: Vec<TiedFlows>,
     /// For each large table, the flow of its units, summed over the same rows.
@@ -59,6 +61,8 @@ pub(super) struct TileState {
 pub(super) struct TiedFlows {
     /// Rows and columns of the block.
     shape: (usize, usize),
+    /// Flows of the marginal row, added up over the nodes: top-down probabilities. Zero where the lane has no such row.
+    pub top_down: Vec<f64>,
     single: FlowSums,
     double: Vec<f64>,
     /// G and values of few rows at a time, `[waiting × rows]` and `[waiting × cols]`: a product of a few rows would
@@ -80,6 +84,8 @@ const MOST_WAITING: usize = 128;
 impl TiedFlows {
     fn prepare(&mut self, arithmetic: Arithmetic, shape: (usize, usize)) {
         self.shape = shape;
+        self.top_down.clear();
+        self.top_down.resize(shape.0, 0.0);
         self.single.prepare(arithmetic, shape.0, shape.1);
         self.double.clear();
         self.double.resize(shape.0 * shape.1, 0.0);

@@ -4,12 +4,14 @@
 //! standard form (`scaled`) as soon as it is computed. A row that linear space cannot hold, forwards or backwards,
 //! is found here and marked: the backward pass then meets no surprises.
 
+use std::ops::Range;
+
 use super::chunk::{Chunk, MISSING, TileState};
 use super::kernels::product::{Matrix, MatrixMut, Packed, multiply, transpose_row};
 use super::kernels::{Arithmetic, Isa, multiversion, prefetch};
 use super::scaled::{
     DOUBTFUL, Extremes, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
-    is_comfortable, multiply_into, multiply_rows, settle_row, standard_exponent, underflow_loss,
+    is_comfortable, multiply_all, multiply_into, multiply_rows, settle_row, standard_exponent, underflow_loss,
 };
 use super::shared::SharedSlice;
 use super::worker::Scratch;
@@ -186,8 +188,13 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
     // SAFETY: the buffer is this step's own and the tile is this thread's.
     let all = unsafe { chunk.values.get_mut(chunk.span(product.value)) };
     scratch.mapped.resize(units, 0.0);
+    let at_once = AtOnce::new(pass, chunk, product);
     for row in 0..rows {
         let out = &mut all[row * units..(row + 1) * units];
+        if let Some(scale) = at_once.as_ref().and_then(|factors| factors.row(&state.scales, row, out)) {
+            state.scales[product.value.scale * rows + row] = scale;
+            continue;
+        }
         let mut scale = Scale::UNIT;
         let mut first: Option<&[f32]> = None;
         let mut seen = None;
@@ -253,6 +260,71 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
         }
         let seen = seen.unwrap_or_else(|| extremes(out));
         state.scales[product.value.scale * rows + row] = settle_row(out, seen, scale);
+    }
+}
+
+/// The factors of a product that can be multiplied in one go: a table at the most, and few values, none with a map.
+struct AtOnce<'a> {
+    /// The table, and the category of each row.
+    table: Option<(&'a [f32], &'a [u32])>,
+    /// Values and scales of all rows.
+    values: [(&'a [f32], Range<usize>); MOST_AT_ONCE],
+    count: usize,
+    units: usize,
+}
+
+/// Values that are multiplied in one go.
+const MOST_AT_ONCE: usize = 4;
+
+impl<'a> AtOnce<'a> {
+    /// Looked up once for all rows of a tile. `None` where the product is of another kind.
+    fn new(pass: Pass<'a>, chunk: &'a Chunk, product: &ProductStep) -> Option<Self> {
+        let mut factors =
+            Self { table: None, values: std::array::from_fn(|_| (&[][..], 0..0)), count: 0, units: product.value.units };
+        for factor in &product.factors {
+            match factor.source {
+                _ if factor.map.is_some() => return None,
+                FactorSource::Table { var, param } if factors.table.is_none() => {
+                    // SAFETY: parameters rest while tiles need them.
+                    factors.table = Some((unsafe { pass.block(param) }, chunk.categories(var)));
+                }
+                FactorSource::Value(buffer) if factors.count < MOST_AT_ONCE => {
+                    // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
+                    let values = unsafe { chunk.values.get(chunk.span(buffer)) };
+                    factors.values[factors.count] = (values, chunk.scale_span(buffer));
+                    factors.count += 1;
+                }
+                _ => return None,
+            }
+        }
+        Some(factors)
+    }
+
+    /// One row and its scale; `None` where something might have been lost on the way.
+    ///
+    /// Values are at most 1, so that partial products are not below the result, and if that is well inside the normal range they
+    /// were too. A table, which is larger in a circuit that is not normalised, comes first.
+    #[inline(always)]
+    fn row(&self, scales: &[Scale], row: usize, out: &mut [f32]) -> Option<Scale> {
+        let table = self.table.and_then(|(block, categories)| {
+            let of = |category: u32| &block[category as usize * self.units..][..self.units];
+            match categories.get(row + ROWS_AHEAD) {
+                None | Some(&MISSING) => {}
+                Some(&ahead) => prefetch(of(ahead)),
+            }
+            (categories[row] != MISSING).then(|| of(categories[row]))
+        });
+        let values = |i: usize| &self.values[i].0[row * self.units..][..self.units];
+        let seen = match (table, self.count) {
+            (Some(t), 1) => multiply_all(out, [t, values(0)]),
+            (Some(t), 2) => multiply_all(out, [t, values(0), values(1)]),
+            (Some(t), 3) => multiply_all(out, [t, values(0), values(1), values(2)]),
+            (Some(t), 4) => multiply_all(out, [t, values(0), values(1), values(2), values(3)]),
+            _ => return None,
+        };
+        let scale = |i: usize| scales[self.values[i].1.start + row];
+        let scale = (1..self.count).fold(scale(0), |product, i| product.times(scale(i)));
+        (seen.min >= DOUBTFUL.to_bits()).then(|| settle_row(out, seen, scale))
     }
 }
 

@@ -4,6 +4,7 @@
 //! their order. No atomics, no races, and the same bits for any number of threads.
 
 use super::chunk::Chunk;
+use super::engine::lock;
 use super::forward::Pass;
 use super::shared::SharedSlice;
 use super::update::Coefficients;
@@ -23,6 +24,8 @@ pub(super) enum Target<'a> {
 pub(super) struct Gather<'a> {
     pub pass: Pass<'a>,
     pub chunks: &'a [Chunk],
+    /// For weights that are shared, which accumulator of a tile is theirs; by block.
+    pub tied: &'a [Option<usize>],
     /// Where flows go: target = keep·target + flows.
     pub target: Target<'a>,
     /// Single precision only; a target of double precision keeps all it has.
@@ -63,9 +66,13 @@ impl<'a> Gather<'a> {
         into.clear();
         into.resize(self.pass.circuit.params()[param.index()].units, 0.0);
         let Some(chunk) = self.chunks.iter().find(|chunk| chunk.marginal) else { return };
+        if let Some(index) = self.tied[param.index()] {
+            into.copy_from_slice(&lock(chunk).tied[index].top_down);
+            return;
+        }
         for used in &self.pass.plan.uses[param.index()] {
             let (buffer, start) = match used {
-                Use::Sum { flow, .. } => (flow.buffer, flow.start),
+                Use::Sum { flow, .. } => flow.map(|view| (view.buffer, view.start)).expect("shared weights at the most go without"),
                 Use::Input { flow, .. } => (*flow, 0),
             };
             // SAFETY: the caller's: nobody writes to complete flows.

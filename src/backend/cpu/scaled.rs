@@ -126,6 +126,23 @@ pub(super) fn multiply_rows(out: &mut [f32], a: &[f32], b: &[f32]) -> Multiplied
     Multiplied { seen: Extremes { max, min }, lost }
 }
 
+/// out = the product of all factors, unit by unit, from the first to the last.
+#[inline(always)]
+pub(super) fn multiply_all<const N: usize>(out: &mut [f32], factors: [&[f32]; N]) -> Extremes {
+    let factors = factors.map(|factor| &factor[..out.len()]);
+    let (mut max, mut min) = (0, u32::MAX);
+    for (i, out) in out.iter_mut().enumerate() {
+        let mut product = factors[0][i];
+        for factor in &factors[1..] {
+            product *= factor[i];
+        }
+        *out = product;
+        max = max.max(product.to_bits());
+        min = min.min(product.to_bits());
+    }
+    Extremes { max, min }
+}
+
 /// Whether a row can stay as it is: no entry above 1, the largest not far below, none to be dropped.
 #[inline(always)]
 pub(super) fn is_comfortable(seen: Extremes) -> bool {

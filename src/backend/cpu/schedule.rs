@@ -152,7 +152,10 @@ fn flow_complete(plan: &Plan) -> impl Fn(Buffer) -> usize {
         match step {
             Step::Input(_) => {}
             Step::Product(product) => product.factors.iter().filter_map(|f| f.flow).for_each(|t| reach(t.buffer)),
-            Step::Sum(sum) => sum.groups.iter().flat_map(|g| &g.targets).for_each(|(t, _)| reach(t.buffer)),
+            Step::Sum(sum) => {
+                sum.groups.iter().flat_map(|g| &g.targets).for_each(|(t, _)| reach(t.buffer));
+                sum.gain_below.iter().filter_map(|below| below.flow).for_each(reach);
+            }
         }
     }
     move |buffer| complete[buffer.at]

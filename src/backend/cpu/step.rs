@@ -156,7 +156,7 @@ impl CpuBackend {
             _ => None,
         };
         let (pass, keep) = (engine.pass, micro.keep as f32);
-        let gather = Gather { pass, chunks: &chunks, target: shared_target, keep, fused };
+        let gather = Gather { pass, chunks: &chunks, tied: &self.schedule.tied, target: shared_target, keep, fused };
         if !is_round_trip {
             engine.backward(gather, root_flow);
         }
