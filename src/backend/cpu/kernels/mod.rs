@@ -164,13 +164,13 @@ pub(super) fn prefetch(row: &[f32]) {
 
 /// out\[m × width\] (+)= left\[m × depth\] · right\[depth × width\], for a fixed number m of rows.
 ///
-/// Arguments: depth; left and the distance of its rows; right, `width` numbers for each step of depth, one after the other;
-/// out and the distance of its rows; whether to add to what is there. In a *packed* kernel left is `[depth × m]`, in a
-/// *strided* one its rows are contiguous.
+/// Arguments: depth; left and a distance; right, `width` numbers for each step of depth, and the distance of steps; out and the
+/// distance of its rows; whether to add to what is there. In a *strided* kernel the rows of left are contiguous and so
+/// far apart, and the steps of right follow each other; in a *transposed* one left is `[depth × m]`, its steps so far apart.
 ///
 /// # Safety
 /// The machine has the kernel's instruction set, and all of left, right and out that these shapes reach is there.
-pub(super) type Tile = unsafe fn(usize, *const f32, usize, *const f32, *mut f32, usize, bool);
+pub(super) type Tile = unsafe fn(usize, *const f32, usize, *const f32, usize, *mut f32, usize, bool);
 
 /// to\[j, i\] = from\[i, j\] for 8 × 8 numbers: from, the distance of its rows, to, the distance of its rows.
 ///
@@ -184,8 +184,8 @@ pub(super) struct Tiles {
     pub width: usize,
     /// `strided[m-1]` takes m rows of a row-major left operand; the last is the fastest.
     pub strided: &'static [Tile],
-    /// `packed[m-1]` takes m rows packed `[depth × m]`.
-    pub packed: &'static [Tile],
+    /// `transposed[m-1]` takes m columns of a left operand that lies `[depth × m]`.
+    pub transposed: &'static [Tile],
     /// Writes the transpose of 8 × 8 numbers.
     pub transpose: Transpose,
 }

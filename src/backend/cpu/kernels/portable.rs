@@ -7,11 +7,12 @@ use super::{Tile, Tiles};
 const WIDTH: usize = 16;
 
 /// See [`Tile`].
-unsafe fn tile<const ROWS: usize, const PACKED: bool>(
+unsafe fn tile<const ROWS: usize, const TRANSPOSED: bool>(
     depth: usize,
     left: *const f32,
     left_stride: usize,
     right: *const f32,
+    right_stride: usize,
     out: *mut f32,
     out_stride: usize,
     accumulate: bool,
@@ -19,9 +20,9 @@ unsafe fn tile<const ROWS: usize, const PACKED: bool>(
     let mut sums = [[0f32; WIDTH]; ROWS];
     for step in 0..depth {
         // SAFETY: the caller's: `depth` steps of both operands are there.
-        let right = unsafe { &*right.add(step * WIDTH).cast::<[f32; WIDTH]>() };
+        let right = unsafe { &*right.add(step * right_stride).cast::<[f32; WIDTH]>() };
         for (row, sums) in sums.iter_mut().enumerate() {
-            let at = if PACKED { step * ROWS + row } else { row * left_stride + step };
+            let at = if TRANSPOSED { step * left_stride + row } else { row * left_stride + step };
             // SAFETY: the same.
             let left = unsafe { *left.add(at) };
             sums.iter_mut().zip(right).for_each(|(sum, right)| *sum += left * right);
@@ -47,10 +48,10 @@ unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f32, to_strid
 }
 
 static STRIDED: [Tile; 4] = [tile::<1, false>, tile::<2, false>, tile::<3, false>, tile::<4, false>];
-static PACKED: [Tile; 4] = [tile::<1, true>, tile::<2, true>, tile::<3, true>, tile::<4, true>];
+static TRANSPOSED: [Tile; 4] = [tile::<1, true>, tile::<2, true>, tile::<3, true>, tile::<4, true>];
 
 /// See [`Tiles`].
-pub(super) static TILES: Tiles = Tiles { width: WIDTH, strided: &STRIDED, packed: &PACKED, transpose };
+pub(super) static TILES: Tiles = Tiles { width: WIDTH, strided: &STRIDED, transposed: &TRANSPOSED, transpose };
 
 /// Functions compiled once: this architecture has no other instruction sets here. See the module above.
 #[cfg(not(target_arch = "x86_64"))]

@@ -11,7 +11,7 @@ use std::ops::Range;
 use super::precision::{Precision, Unit};
 #[cfg(any(test, target_arch = "x86_64"))]
 use super::tile_product::{self, Tiled};
-use super::{Arithmetic, Isa, Tile, multiversion};
+use super::{Arithmetic, Isa, Tile, Tiles, multiversion};
 
 /// A read-only matrix in a slice: rows of contiguous numbers, `stride` apart.
 #[derive(Clone, Copy)]
@@ -33,9 +33,24 @@ impl<'a> Matrix<'a> {
         self.rows
     }
 
+    /// The same rows one right after the other: copied, if they lie further apart.
+    fn close(self, copy: &'a mut Vec<f32>) -> Self {
+        if self.stride == self.cols {
+            return self;
+        }
+        copy.resize(self.rows * self.cols, 0.0);
+        self.copy_rows_to(copy);
+        Self { data: copy, stride: self.cols, ..self }
+    }
+
     /// Copies all rows, one after the other.
     pub fn copy_rows_to(&self, to: &mut [f32]) {
-        to.chunks_exact_mut(self.cols).zip(0..self.rows).for_each(|(to, row)| to.copy_from_slice(self.row(row)));
+        let rows = to.chunks_exact_mut(self.cols).zip(0..self.rows);
+        match self.cols {
+            // A length that the compiler knows becomes a few moves, where others become calls.
+            32 => rows.for_each(|(to, row)| to[..32].copy_from_slice(&self.row(row)[..32])),
+            _ => rows.for_each(|(to, row)| to.copy_from_slice(self.row(row))),
+        }
     }
 
     #[inline(always)]
@@ -242,6 +257,9 @@ const DEPTH: usize = 1024;
 /// A row this long is copied before use: rows a multiple of 4 KiB apart would push each other out of the cache.
 const LONG_ROW: usize = 512;
 
+/// Rows up to this long are multiplied as they lie where the product goes over all of them.
+const SHORT_ROW: usize = 32;
+
 /// Rows that are copied at once, and stay in the second cache. A multiple of the heights of all tiles.
 const COPIED_ROWS: usize = 48;
 
@@ -277,7 +295,7 @@ pub(in crate::backend::cpu) fn multiply(
         }
         return;
     }
-    let is_copied = left.stride >= LONG_ROW || arithmetic.precision != Precision::F32;
+    let is_copied = (left.stride >= LONG_ROW && left.cols > SHORT_ROW) || arithmetic.precision != Precision::F32;
     let group = if is_copied { COPIED_ROWS } else { left.rows };
     for first_row in (0..left.rows).step_by(group) {
         let rows = first_row..left.rows.min(first_row + group);
@@ -329,7 +347,8 @@ fn multiply_rows(
                     // SAFETY: the instruction set is there because `isa` is. `panel` holds `depth` steps, the line above
                     // sees to the rows of the left operand, and `store` to those of the result.
                     unsafe {
-                        tiles.strided[height - 1](depth, from.as_ptr(), stride, panel.as_ptr(), to, to_stride, add);
+                        let tile = tiles.strided[height - 1];
+                        tile(depth, from.as_ptr(), stride, panel.as_ptr(), tiles.width, to, to_stride, add);
                     }
                 };
                 let add = steps.start > 0 || i > 0;
@@ -431,10 +450,10 @@ impl FlowSums {
         assert!(gains.rows == values.rows && rows == gains.cols && cols == values.cols, "shapes of a flow product");
         let accumulate = self.pending > 0;
         self.pending += gains.rows;
-        scratch.values.pack(arithmetic, values);
         if arithmetic.unit != Unit::Vectors {
             #[cfg(any(test, target_arch = "x86_64"))]
             {
+                scratch.values.pack(arithmetic, values);
                 scratch.tiled.left_transposed(arithmetic, gains);
                 let out = MatrixMut::new(&mut self.data, rows, cols, cols);
                 tile_product::multiply(arithmetic, out, accumulate, &scratch.tiled, &scratch.values.tiled);
@@ -443,6 +462,10 @@ impl FlowSums {
         }
         let tiles = arithmetic.isa.tiles();
         assert_eq!(tiles.width, width, "sums that were prepared for another arithmetic");
+        if arithmetic.precision == Precision::F32 && rows.max(cols) <= SHORT_ROW && cols.is_multiple_of(width) {
+            return self.add_short(tiles, gains.close(&mut scratch.gains), values.close(&mut scratch.low), accumulate);
+        }
+        scratch.values.pack(arithmetic, values);
         let depth = gains.rows;
         scratch.gains.resize(rows * depth, 0.0);
         let most = tiles.height();
@@ -462,7 +485,7 @@ impl FlowSums {
             while row < rows {
                 let height = next_height(rows - row, most);
                 let to = &mut sums[row * width..][..height * width];
-                let tile: Tile = tiles.packed[height - 1];
+                let tile: Tile = tiles.transposed[height - 1];
                 for (i, &(left_part, right_part)) in terms.iter().enumerate() {
                     let panel = scratch.values.panel(right_part, index);
                     let from = &gains[left_part as usize][row * depth..][..height * depth];
@@ -470,8 +493,34 @@ impl FlowSums {
                     // shapes reach, by their lengths.
                     unsafe {
                         let add = accumulate || i > 0;
-                        tile(depth, from.as_ptr(), height, panel.as_ptr(), to.as_mut_ptr(), width, add);
+                        tile(depth, from.as_ptr(), height, panel.as_ptr(), width, to.as_mut_ptr(), width, add);
                     }
+                }
+                row += height;
+            }
+        }
+    }
+
+    /// The same from operands as they lie: a tile's share of them stays in the first cache if rows are short and close
+    /// together, and rearranging them would cost as much as it saves.
+    fn add_short(&mut self, tiles: &Tiles, gains: Matrix<'_>, values: Matrix<'_>, accumulate: bool) {
+        let Self { rows, width, .. } = *self;
+        let (depth, most) = (gains.rows, tiles.height());
+        for (sums, col) in self.data.chunks_exact_mut(rows * width).zip((0..).step_by(width)) {
+            let right = &values.data[col..];
+            assert!((depth - 1) * values.stride + width <= right.len(), "columns of the values");
+            let mut row = 0;
+            while row < rows {
+                let height = next_height(rows - row, most);
+                let to = &mut sums[row * width..][..height * width];
+                let left = &gains.data[row..];
+                assert!((depth - 1) * gains.stride + height <= left.len(), "columns of the gains");
+                let tile: Tile = tiles.transposed[height - 1];
+                // SAFETY: the instruction set is there because `isa` is; the lines above see to both operands, and `to`
+                // holds what the tile writes by its length.
+                unsafe {
+                    let (left, right) = (left.as_ptr(), right.as_ptr());
+                    tile(depth, left, gains.stride, right, values.stride, to.as_mut_ptr(), width, accumulate);
                 }
                 row += height;
             }

@@ -39,9 +39,9 @@ pub(super) unsafe fn transpose(from: *const f32, from_stride: usize, to: *mut f3
 
 static STRIDED: [Tile; 6] =
     [tile::<1, false>, tile::<2, false>, tile::<3, false>, tile::<4, false>, tile::<5, false>, tile::<6, false>];
-static PACKED: [Tile; 6] =
+static TRANSPOSED: [Tile; 6] =
     [tile::<1, true>, tile::<2, true>, tile::<3, true>, tile::<4, true>, tile::<5, true>, tile::<6, true>];
 
 /// See [`Tiles`].
 pub(in crate::backend::cpu::kernels) static TILES: Tiles =
-    Tiles { width: 16, strided: &STRIDED, packed: &PACKED, transpose };
+    Tiles { width: 16, strided: &STRIDED, transposed: &TRANSPOSED, transpose };

@@ -22,7 +22,7 @@ static STRIDED: [Tile; 12] = [
     tile::<11, false>,
     tile::<12, false>,
 ];
-static PACKED: [Tile; 12] = [
+static TRANSPOSED: [Tile; 12] = [
     tile::<1, true>,
     tile::<2, true>,
     tile::<3, true>,
@@ -39,4 +39,4 @@ static PACKED: [Tile; 12] = [
 
 /// See [`Tiles`].
 pub(in crate::backend::cpu::kernels) static TILES: Tiles =
-    Tiles { width: 32, strided: &STRIDED, packed: &PACKED, transpose };
+    Tiles { width: 32, strided: &STRIDED, transposed: &TRANSPOSED, transpose };
