@@ -123,10 +123,14 @@ impl TiedFlows {
         }
     }
 
-    /// The sum of all products.
-    pub fn total(&mut self, arithmetic: Arithmetic, scratch: &mut FlowScratch) -> &[f64] {
+    /// Adds what still waits: nothing more will come.
+    pub fn finish(&mut self, arithmetic: Arithmetic, scratch: &mut FlowScratch) {
         self.multiply_waiting(arithmetic, scratch);
         self.single.flush(&mut self.double);
+    }
+
+    /// The sum of all products, once it is finished.
+    pub fn total(&self) -> &[f64] {
         &self.double
     }
 }

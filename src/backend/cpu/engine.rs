@@ -1,5 +1,6 @@
 //! One micro-batch through the circuit: forwards, backwards with flows and updates on the way, then what is shared.
 
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use rayon::ThreadPool;
@@ -80,7 +81,7 @@ impl<'a> Engine<'a> {
     pub fn backward(&self, gather: Gather<'_>, root_flow: impl Fn(usize) -> f32 + Sync) {
         let chunks = gather.chunks;
         self.run(Direction::Backward, chunks.len(), |work, scratch| match work {
-            Work::Stage { tile, stage, first, .. } => {
+            Work::Stage { tile, stage, first, last } => {
                 let chunk = &chunks[*tile];
                 let state = &mut *lock(chunk);
                 if *first {
@@ -88,6 +89,10 @@ impl<'a> Engine<'a> {
                 }
                 self.stage_backward(chunk, state, scratch, *stage);
                 scratch.clock.lap(Phase::Backward);
+                if *last {
+                    state.tied.iter_mut().for_each(|flows| flows.finish(self.pass.arithmetic, &mut scratch.flow));
+                    scratch.clock.lap(Phase::Flows);
+                }
             }
             Work::Params(task) => match &self.pass.circuit.params()[task.param.index()].kind {
                 ParamKind::Sum { .. } => weights::run(gather, task, scratch),
@@ -118,6 +123,12 @@ impl<'a> Engine<'a> {
                 }
                 scratch.clock.lap(Phase::Backward);
             }
+            if let Some(last) = lane.last() {
+                // What still waits is multiplied here, where all lanes are at work.
+                let state = &mut *lock(last);
+                state.tied.iter_mut().for_each(|flows| flows.finish(self.pass.arithmetic, &mut scratch.flow));
+                scratch.clock.lap(Phase::Flows);
+            }
         });
     }
 
@@ -137,12 +148,13 @@ impl<'a> Engine<'a> {
             match &block.kind {
                 ParamKind::Sum { cols } => {
                     let index = self.schedule.tied[param.index()].expect("weights that several nodes share");
-                    let sums = self.tied_total(gather.chunks, index, block.units * cols);
                     let rows_per_task = (32_768 / cols).max(1);
                     let tasks = super::buffers::tiles(block.units, rows_per_task).collect();
-                    self.for_each(tasks, |rows, scratch| {
-                        let sums = &sums[rows.start * cols..rows.end * cols];
-                        weights::apply(gather, &ParamTask { param, rows }, sums, &mut scratch.top_down);
+                    self.for_each(tasks, |rows: Range<usize>, scratch| {
+                        self.tied_total(gather.chunks, index, rows.start * cols..rows.end * cols, scratch);
+                        scratch.clock.lap(Phase::Flows);
+                        let Scratch { single, top_down, .. } = scratch;
+                        weights::apply(gather, &ParamTask { param, rows }, single, top_down);
                         scratch.clock.lap(Phase::Update);
                     });
                 }
@@ -156,19 +168,19 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Gᵀ·values of a block, over all lanes in their order.
-    fn tied_total(&self, chunks: &[Chunk], index: usize, len: usize) -> Vec<f32> {
-        let mut total = vec![0f64; len];
-        self.with_scratch(0, |scratch| {
-            for chunk in chunks {
-                // Only the last tile of a lane has the lane's sums.
-                if let Some(flows) = lock(chunk).tied.get_mut(index) {
-                    let part = flows.total(self.pass.arithmetic, &mut scratch.flow);
-                    total.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
-                }
+    /// Part of Gᵀ·values of a block, over all lanes in their order, into `scratch.single`.
+    fn tied_total(&self, chunks: &[Chunk], index: usize, part: Range<usize>, scratch: &mut Scratch) {
+        let total = &mut scratch.double;
+        total.clear();
+        total.resize(part.len(), 0.0);
+        for chunk in chunks {
+            // Only the last tile of a lane has the lane's sums.
+            if let Some(flows) = lock(chunk).tied.get(index) {
+                total.iter_mut().zip(&flows.total()[part.clone()]).for_each(|(sum, part)| *sum += part);
             }
-        });
-        total.into_iter().map(|sum| sum as f32).collect()
+        }
+        scratch.single.clear();
+        scratch.single.extend(total.iter().map(|&sum| sum as f32));
     }
 
     /// Flows of a large table, when it is not updated at once.

@@ -90,7 +90,7 @@ fn replay_case(isa: Isa, units: usize) -> KernelCase {
         flows.fill(1.0);
         let cells = Cells { theta: SharedSlice::new(&mut theta), flows: SharedSlice::new(&mut flows), units };
         // SAFETY: nobody else has these cells.
-        unsafe { table.replay(isa, cells, 1) };
+        unsafe { table.replay(isa, cells, &[1]) };
     });
     let name = format!("{}: replaying {MISSED} updates of a table's row of {units}", isa.name());
     KernelCase { name, work: (MISSED * units) as u64, run }

@@ -1,6 +1,5 @@
 //! Large tables in a fused step: touched rows before the pass, their update after it, and everybody on demand.
 
-use super::buffers::tiles;
 use super::engine::{Engine, lock};
 use super::gather::{Fused, Gather, NEGLIGIBLE};
 use super::lazy::{Cells, LazyTable};
@@ -11,8 +10,8 @@ use super::worker::Phase;
 /// Occurrences of categories that one task updates.
 const OCCURRENCES: usize = 1024;
 
-/// Categories that one task brings up to date.
-const CATEGORIES: usize = 1024;
+/// Categories that one task brings up to date: few, because those of the sweep have missed many updates and lie together.
+const CATEGORIES: usize = 64;
 
 fn cells<'a>(engine: Engine<'a>, flows: SharedSlice<'a, f32>, table: &LazyTable) -> Cells<'a> {
     let layout = engine.pass.circuit.layout().block(table.param);
@@ -35,30 +34,24 @@ pub(super) fn catch_up<'a>(
     }
     let sweep = table.next_sweep();
     let is_wanted = |category: &usize| !touched.of(*category).is_empty() || sweep.contains(category);
-    replay(engine, flows, table, &is_wanted);
-    table.caught_up((0..table.num_cats()).filter(is_wanted));
+    let wanted: Vec<usize> = (0..table.num_cats()).filter(is_wanted).collect();
+    replay(engine, flows, table, &wanted);
+    table.caught_up(&wanted);
 }
 
 /// Brings all rows of all tables up to date.
 pub(super) fn settle<'a>(engine: Engine<'a>, flows: SharedSlice<'a, f32>, tables: &mut [LazyTable]) {
     for table in tables.iter_mut().filter(|table| table.is_behind()) {
-        replay(engine, flows, table, &|_| true);
+        replay(engine, flows, table, &(0..table.num_cats()).collect::<Vec<_>>());
         table.reset();
     }
 }
 
-fn replay<'a>(
-    engine: Engine<'a>,
-    flows: SharedSlice<'a, f32>,
-    table: &LazyTable,
-    is_wanted: &(dyn Fn(&usize) -> bool + Sync),
-) {
+fn replay<'a>(engine: Engine<'a>, flows: SharedSlice<'a, f32>, table: &LazyTable, categories: &[usize]) {
     let cells = cells(engine, flows, table);
-    engine.for_each(tiles(table.num_cats(), CATEGORIES).collect(), |range, scratch| {
-        for category in range.filter(is_wanted) {
-            // SAFETY: a category belongs to one task, and no pass is under way.
-            unsafe { table.replay(engine.pass.isa, cells, category) };
-        }
+    engine.for_each(categories.chunks(CATEGORIES).collect(), |categories, scratch| {
+        // SAFETY: a category belongs to one task, and no pass is under way.
+        unsafe { table.replay(engine.pass.isa, cells, categories) };
         scratch.clock.lap(Phase::Update);
     });
 }

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::buffers::tiles;
 use super::gather::kept;
 use super::kernels::{Isa, multiversion};
 use super::shared::SharedSlice;
@@ -69,24 +70,30 @@ impl LazyTable {
         self.sweep..(self.sweep + size).min(self.seen.len())
     }
 
-    /// Brings a row up to date.
+    /// Brings rows up to date.
     ///
     /// # Safety
-    /// Nobody else looks at this row of the cells.
-    pub unsafe fn replay(&self, isa: Isa, cells: Cells<'_>, category: usize) {
-        let missed = (self.updates - self.seen[category]) as usize;
-        if missed == 0 {
-            return;
-        }
-        let range = category * cells.units..(category + 1) * cells.units;
+    /// Nobody else looks at these rows of the cells.
+    pub unsafe fn replay(&self, isa: Isa, cells: Cells<'_>, categories: &[usize]) {
         // SAFETY: the caller's.
-        let (theta, flows) = unsafe { (cells.theta.get_mut(range.clone()), cells.flows.get_mut(range)) };
-        replay_row(isa, theta, flows, &self.history, self.history.len() - missed);
+        let row_of = |category: usize| unsafe {
+            let row = category * cells.units..(category + 1) * cells.units;
+            (cells.theta.get_mut(row.clone()), cells.flows.get_mut(row))
+        };
+        let behind = |&category: &usize| (category, (self.updates - self.seen[category]) as usize);
+        let behind: Vec<(usize, usize)> = categories.iter().map(behind).filter(|(_, missed)| *missed > 0).collect();
+        for block in tiles(cells.units, TOGETHER) {
+            for &(category, missed) in &behind {
+                let (theta, flows) = row_of(category);
+                let from = self.history.len() - missed;
+                replay_part(isa, &mut theta[block.clone()], &mut flows[block.clone()], &self.history, from, block.start);
+            }
+        }
     }
 
     /// Notes that rows are up to date.
-    pub fn caught_up(&mut self, categories: impl Iterator<Item = usize>) {
-        categories.for_each(|category| self.seen[category] = self.updates);
+    pub fn caught_up(&mut self, categories: &[usize]) {
+        categories.iter().for_each(|&category| self.seen[category] = self.updates);
     }
 
     /// Notes an update that touched rows have seen and others have not. The sweep has been made before.
@@ -109,50 +116,58 @@ impl LazyTable {
 }
 
 multiversion! {
-    fn replay_row(theta: &mut [f32], flows: &mut [f32], history: &VecDeque<Past>, from: usize) = replay_body;
+    /// Replays part of a row: the units from `first` on.
+    fn replay_part(theta: &mut [f32], flows: &mut [f32], history: &VecDeque<Past>, from: usize, first: usize) = replay_body;
 }
 
-/// Units that are replayed together, in registers: enough chains of dependent operations to keep the processor busy.
-const TOGETHER: usize = 32;
+/// Units that are replayed together, in registers: enough chains of dependent operations to keep the processor busy. All rows
+/// are brought up to date for these units before the next: their share of the history then stays in the first cache.
+const TOGETHER: usize = 64;
 
 #[inline(always)]
-fn replay_body(theta: &mut [f32], flows: &mut [f32], history: &VecDeque<Past>, from: usize) {
-    let units = theta.len();
-    let whole = units / TOGETHER * TOGETHER;
-    for at in (0..whole).step_by(TOGETHER) {
-        let block = at..at + TOGETHER;
-        let (theta, flows) = (&mut theta[block.clone()], &mut flows[block.clone()]);
-        // Most words of a vocabulary have not been seen for long, and their momentum is gone: then only θ moves.
-        if flows.iter().all(|&f| f == 0.0) {
-            replay_block::<false>(theta, flows, history, from, block);
-        } else {
-            replay_block::<true>(theta, flows, history, from, block);
+fn replay_body(theta: &mut [f32], flows: &mut [f32], history: &VecDeque<Past>, from: usize, first: usize) {
+    // Most words of a vocabulary have not been seen for long, and their momentum is gone: then only θ moves.
+    let is_still = flows.iter().all(|&f| f == 0.0);
+    match theta.len() {
+        TOGETHER if is_still => replay_block::<TOGETHER, false>(theta, flows, history, from, first),
+        HALF if is_still => replay_block::<HALF, false>(theta, flows, history, from, first),
+        TOGETHER | HALF => {
+            let halves = theta.chunks_exact_mut(HALF).zip(flows.chunks_exact_mut(HALF)).zip((first..).step_by(HALF));
+            for ((theta, flows), first) in halves {
+                replay_block::<HALF, true>(theta, flows, history, from, first);
+            }
         }
-    }
-    for past in history.range(from..) {
-        let Moves { keep, take, add } = &past.moves;
-        for i in whole..units {
-            (theta[i], flows[i]) = replayed(theta[i], flows[i], past.decay, keep[i], take[i], add[i]);
+        _ => {
+            for past in history.range(from..) {
+                let Moves { keep, take, add } = &past.moves;
+                for (i, (p, f)) in (first..).zip(theta.iter_mut().zip(flows.iter_mut())) {
+                    (*p, *f) = replayed(*p, *f, past.decay, keep[i], take[i], add[i]);
+                }
+            }
         }
     }
 }
 
-/// Replays `TOGETHER` units. Without momentum, take·F is a zero that need not be computed to be added.
+/// With momentum there are twice as many numbers to keep.
+const HALF: usize = TOGETHER / 2;
+
+/// Replays `N` units in registers. Without momentum, take·F is a zero that need not be computed to be added.
 #[inline(always)]
-fn replay_block<const MOMENTUM: bool>(
+fn replay_block<const N: usize, const MOMENTUM: bool>(
     theta: &mut [f32],
     flows: &mut [f32],
     history: &VecDeque<Past>,
     from: usize,
-    block: Range<usize>,
+    first: usize,
 ) {
-    let (mut p, mut f) = ([0f32; TOGETHER], [0f32; TOGETHER]);
+    let (mut p, mut f) = ([0f32; N], [0f32; N]);
     p.copy_from_slice(theta);
     f.copy_from_slice(flows);
+    let block = first..first + N;
     for past in history.range(from..) {
         let (keep, take) = (&past.moves.keep[block.clone()], &past.moves.take[block.clone()]);
         let add = &past.moves.add[block.clone()];
-        for i in 0..TOGETHER {
+        for i in 0..N {
             if MOMENTUM {
                 (p[i], f[i]) = replayed(p[i], f[i], past.decay, keep[i], take[i], add[i]);
             } else {
@@ -161,7 +176,9 @@ fn replay_block<const MOMENTUM: bool>(
         }
     }
     theta.copy_from_slice(&p);
-    flows.copy_from_slice(&f);
+    if MOMENTUM {
+        flows.copy_from_slice(&f);
+    }
 }
 
 /// One update of one number that no row of the batch touched.
