@@ -6,10 +6,11 @@
 use std::ops::Range;
 
 use super::chunk::{Chunk, TileState};
-use super::forward::{Pass, ROWS_AHEAD, one_panel};
+use super::forward::{Pass, one_panel};
 use super::gather::flow_row;
 use super::kernels::product::{Matrix, MatrixMut, multiply, transpose_row};
 use super::kernels::{Isa, multiversion, prefetch};
+use super::products::ROWS_AHEAD;
 use super::scaled::ZERO;
 use super::worker::{Phase, Scratch};
 use crate::plan::{Buffer, GainBelow, PlanGroup, ProductStep, Step, SumStep};
@@ -288,13 +289,7 @@ fn multiply_to(out: &mut [f32], a: &[f32], b: &[f32]) {
 
 /// G = product ⊙ table · 2^shift where the value is positive, and zero elsewhere.
 #[inline(always)]
-fn gains_below(
-    gains: &mut [f32],
-    values: &[f32],
-    products: &[f32],
-    table: Option<&[f32]>,
-    (half, rest): (f32, f32),
-) {
+fn gains_below(gains: &mut [f32], values: &[f32], products: &[f32], table: Option<&[f32]>, (half, rest): (f32, f32)) {
     let each = gains.iter_mut().zip(values).zip(products);
     match table {
         None => {

@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use super::buffers::tiles as tiles_of;
 use super::kernels::Arithmetic;
-use super::kernels::product::{FlowScratch, FlowSums, Matrix};
+use super::kernels::flow_sums::{FlowScratch, FlowSums};
+use super::kernels::product::Matrix;
 use super::scaled::{NO_LOSS, Scale};
 use super::schedule::Schedule;
 use super::shared::SharedBuffer;

@@ -4,20 +4,19 @@
 //! standard form (`scaled`) as soon as it is computed. A row that linear space cannot hold, forwards or backwards,
 //! is found here and marked: the backward pass then meets no surprises.
 
-use std::ops::Range;
-
 use super::chunk::{Chunk, MISSING, TileState};
-use super::kernels::product::{Matrix, MatrixMut, Packed, multiply, transpose_row};
-use super::kernels::{Arithmetic, Isa, multiversion, prefetch};
+use super::kernels::product::{Matrix, MatrixMut, Packed, multiply};
+use super::kernels::{Arithmetic, Isa, multiversion};
+use super::products;
 use super::scaled::{
-    DOUBTFUL, Extremes, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
-    is_comfortable, multiply_all, multiply_into, multiply_rows, settle_row, standard_exponent, underflow_loss,
+    DOUBTFUL, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
+    is_comfortable, settle_row, standard_exponent, underflow_loss,
 };
 use super::shared::SharedSlice;
 use super::worker::Scratch;
 use crate::circuit::{Circuit, ParamId};
 use crate::data::Batch;
-use crate::plan::{Buffer, FactorSource, InputStep, Plan, PlanGroup, ProductStep, Step, SumStep};
+use crate::plan::{Buffer, InputStep, Plan, PlanGroup, Step, SumStep};
 
 /// Everything a pass reads.
 #[derive(Clone, Copy)]
@@ -82,7 +81,7 @@ impl<'a> Pass<'a> {
 pub(super) fn forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, step: &Step) {
     match step {
         Step::Input(input) => input_values(pass.isa, pass, chunk, state, input),
-        Step::Product(product) => product_values(pass.isa, pass, chunk, state, scratch, product),
+        Step::Product(product) => products::values(pass.isa, pass, chunk, state, scratch, product),
         Step::Sum(sum) => {
             for group in &sum.groups {
                 if !group.gathered.is_empty() {
@@ -97,8 +96,6 @@ pub(super) fn forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scra
 
 multiversion! {
     fn input_values(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, input: &InputStep) = input_forward;
-    fn product_values(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, product: &ProductStep)
-        = product_forward;
     fn panel_values(chunk: &Chunk, state: &mut TileState, group: &PlanGroup) = gather_panel;
     fn sum_scales(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep) = finish_sum;
 }
@@ -180,159 +177,6 @@ fn densities(out: &mut [f32], logs: &[f64]) -> Scale {
     }
     Scale { exponent: exponent as i64, loss }
 }
-
-#[inline(always)]
-fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, product: &ProductStep) {
-    let units = product.value.units;
-    let rows = chunk.num_rows();
-    // SAFETY: the buffer is this step's own and the tile is this thread's.
-    let all = unsafe { chunk.values.get_mut(chunk.span(product.value)) };
-    scratch.mapped.resize(units, 0.0);
-    let at_once = AtOnce::new(pass, chunk, product);
-    for row in 0..rows {
-        let out = &mut all[row * units..(row + 1) * units];
-        if let Some(scale) = at_once.as_ref().and_then(|factors| factors.row(&state.scales, row, out)) {
-            state.scales[product.value.scale * rows + row] = scale;
-            continue;
-        }
-        let mut scale = Scale::UNIT;
-        let mut first: Option<&[f32]> = None;
-        let mut seen = None;
-        for factor in &product.factors {
-            let (values, factor_scale) = match factor.source {
-                FactorSource::Table { var, param } => {
-                    let categories = chunk.categories(var);
-                    if let Some(&ahead) = categories.get(row + ROWS_AHEAD) {
-                        // SAFETY: parameters rest while tiles need them.
-                        unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
-                    }
-                    // SAFETY: the same.
-                    match unsafe { pass.table_row(param, categories[row]) } {
-                        Some(values) => (values, Scale::UNIT),
-                        None => continue, // missing: a factor of one
-                    }
-                }
-                FactorSource::Value(buffer) => {
-                    // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
-                    let values = unsafe { chunk.values.get(chunk.row(buffer, row)) };
-                    (values, state.scales[buffer.scale * rows + row])
-                }
-            };
-            // A running product that has become small is rescaled before the next factor, to keep its range.
-            if let Some(Extremes { max, .. }) = seen.filter(|seen: &Extremes| seen.max < LOW_WATER) {
-                scale = settle_row(out, Extremes { max, min: 0 }, scale);
-            }
-            scale = scale.times(factor_scale);
-            let multiplied = match (&factor.map, first, seen) {
-                (None, None, None) => {
-                    first = Some(values);
-                    continue;
-                }
-                (None, Some(before), _) => multiply_rows(out, before, values),
-                (None, None, Some(_)) => multiply_into(out, values),
-                (Some(map), ..) => {
-                    let is_first = first.is_none() && seen.is_none();
-                    let mapped = if is_first { &mut *out } else { &mut scratch.mapped[..] };
-                    match factor.transpose {
-                        Some((_, cols)) => transpose_row(pass.isa, values, cols, mapped),
-                        None => mapped.iter_mut().zip(map.iter()).for_each(|(x, &unit)| *x = values[unit as usize]),
-                    }
-                    if is_first {
-                        seen = Some(extremes(out));
-                        continue;
-                    }
-                    match first {
-                        Some(before) => multiply_rows(out, before, &scratch.mapped),
-                        None => multiply_into(out, &scratch.mapped),
-                    }
-                }
-            };
-            first = None;
-            seen = Some(multiplied.seen);
-            if multiplied.lost {
-                scale.loss = scale.loss.max(underflow_loss(scale.exponent));
-            }
-        }
-        match (first, seen) {
-            (Some(only), _) => out.copy_from_slice(only),
-            (None, None) => out.fill(1.0),
-            _ => {}
-        }
-        let seen = seen.unwrap_or_else(|| extremes(out));
-        state.scales[product.value.scale * rows + row] = settle_row(out, seen, scale);
-    }
-}
-
-/// The factors of a product that can be multiplied in one go: a table at the most, and few values, none with a map.
-struct AtOnce<'a> {
-    /// The table, and the category of each row.
-    table: Option<(&'a [f32], &'a [u32])>,
-    /// Values and scales of all rows.
-    values: [(&'a [f32], Range<usize>); MOST_AT_ONCE],
-    count: usize,
-    units: usize,
-}
-
-/// Values that are multiplied in one go.
-const MOST_AT_ONCE: usize = 4;
-
-impl<'a> AtOnce<'a> {
-    /// Looked up once for all rows of a tile. `None` where the product is of another kind.
-    fn new(pass: Pass<'a>, chunk: &'a Chunk, product: &ProductStep) -> Option<Self> {
-        let mut factors =
-            Self { table: None, values: std::array::from_fn(|_| (&[][..], 0..0)), count: 0, units: product.value.units };
-        for factor in &product.factors {
-            match factor.source {
-                _ if factor.map.is_some() => return None,
-                FactorSource::Table { var, param } if factors.table.is_none() => {
-                    // SAFETY: parameters rest while tiles need them.
-                    factors.table = Some((unsafe { pass.block(param) }, chunk.categories(var)));
-                }
-                FactorSource::Value(buffer) if factors.count < MOST_AT_ONCE => {
-                    // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
-                    let values = unsafe { chunk.values.get(chunk.span(buffer)) };
-                    factors.values[factors.count] = (values, chunk.scale_span(buffer));
-                    factors.count += 1;
-                }
-                _ => return None,
-            }
-        }
-        Some(factors)
-    }
-
-    /// One row and its scale; `None` where something might have been lost on the way.
-    ///
-    /// Values are at most 1, so that partial products are not below the result, and if that is well inside the normal range they
-    /// were too. A table, which is larger in a circuit that is not normalised, comes first.
-    #[inline(always)]
-    fn row(&self, scales: &[Scale], row: usize, out: &mut [f32]) -> Option<Scale> {
-        let table = self.table.and_then(|(block, categories)| {
-            let of = |category: u32| &block[category as usize * self.units..][..self.units];
-            match categories.get(row + ROWS_AHEAD) {
-                None | Some(&MISSING) => {}
-                Some(&ahead) => prefetch(of(ahead)),
-            }
-            (categories[row] != MISSING).then(|| of(categories[row]))
-        });
-        let values = |i: usize| &self.values[i].0[row * self.units..][..self.units];
-        let seen = match (table, self.count) {
-            (Some(t), 1) => multiply_all(out, [t, values(0)]),
-            (Some(t), 2) => multiply_all(out, [t, values(0), values(1)]),
-            (Some(t), 3) => multiply_all(out, [t, values(0), values(1), values(2)]),
-            (Some(t), 4) => multiply_all(out, [t, values(0), values(1), values(2), values(3)]),
-            _ => return None,
-        };
-        let scale = |i: usize| scales[self.values[i].1.start + row];
-        let scale = (1..self.count).fold(scale(0), |product, i| product.times(scale(i)));
-        (seen.min >= DOUBTFUL.to_bits()).then(|| settle_row(out, seen, scale))
-    }
-}
-
-/// How many rows ahead table rows are asked for: they lie anywhere in a large table.
-pub(super) const ROWS_AHEAD: usize = 2;
-
-/// 2^−40.
-const LOW_WATER: u32 = (127 - 40) << 23;
 
 /// The matrix product of a group: v_n = v_panel·Wᵀ.
 fn mix(pass: Pass<'_>, chunk: &Chunk, sum: &SumStep, group: &PlanGroup, scratch: &mut Scratch) {

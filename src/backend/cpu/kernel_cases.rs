@@ -1,6 +1,7 @@
 //! Single kernels to be measured, for `benches/kernels.rs`: not part of the library's face.
 
-use super::kernels::product::{FlowScratch, FlowSums, LeftScratch, Matrix, MatrixMut, Packed, multiply};
+use super::kernels::flow_sums::{FlowScratch, FlowSums};
+use super::kernels::product::{LeftScratch, Matrix, MatrixMut, Packed, multiply};
 use super::kernels::{Arithmetic, Isa, IsaCap, Precision};
 use super::lazy::{Cells, LazyTable};
 use super::shared::SharedSlice;

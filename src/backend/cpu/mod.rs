@@ -16,6 +16,7 @@ mod kernels;
 mod large_tables;
 mod lazy;
 mod log_space;
+mod products;
 mod reference;
 mod renormalize;
 mod scaled;
@@ -27,6 +28,7 @@ mod tables;
 mod top_down;
 mod update;
 mod weights;
+mod wide;
 mod worker;
 
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -20,7 +20,7 @@ pub(super) const SOME_LOSS: i64 = -(1 << 49);
 pub(super) const TOTAL_LOSS: i64 = 1 << 50;
 
 /// Bits below the largest entry at which entries are dropped. Small enough that flow/value cannot overflow `f32`.
-const TINY_BITS: i64 = 100;
+pub(super) const TINY_BITS: i64 = 100;
 
 /// 2^−TINY_BITS.
 const TINY: f32 = f32::from_bits(((127 - TINY_BITS) as u32) << 23);
@@ -29,7 +29,7 @@ const TINY: f32 = f32::from_bits(((127 - TINY_BITS) as u32) << 23);
 pub(super) const SAFE_BITS: i64 = 30;
 
 /// Exponent and loss of one row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scale {
     /// The row's entries are times 2^this.
     pub exponent: i64,
@@ -212,6 +212,12 @@ pub(super) fn align_row(row: &mut [f32], max: u32, scale: Scale, exponent: i64) 
     }
     let lost = shift_row(row, exponent - before);
     Scale { exponent, loss: if lost { loss.max(exponent - TINY_BITS) } else { loss } }
+}
+
+/// Whether a row has lost more than it must: in standard form nothing is dropped but what is TINY_BITS below the largest entry.
+#[inline(always)]
+pub(super) fn is_needlessly_lossy(scale: Scale) -> bool {
+    scale.loss > SOME_LOSS && scale.loss > scale.exponent - TINY_BITS
 }
 
 /// The exponent that a row would have in standard form; `ZERO` for a row of zeros.

@@ -3,9 +3,11 @@
 use std::time::Instant;
 
 use super::kernels::Arithmetic;
-use super::kernels::product::{FlowScratch, FlowSums, LeftScratch, Matrix, Packed};
+use super::kernels::flow_sums::{FlowScratch, FlowSums};
+use super::kernels::product::{LeftScratch, Matrix, Packed};
 use super::scaled::{Extremes, Scale};
 use super::tables::{Columns, SortedRows};
+use super::wide::WideRow;
 use crate::backend::PhaseSeconds;
 use crate::circuit::ParamId;
 
@@ -14,6 +16,8 @@ use crate::circuit::ParamId;
 pub(super) struct Scratch {
     /// A row of a factor in the order of the product's units.
     pub mapped: Vec<f32>,
+    /// A product of many factors.
+    pub wide: WideRow,
     /// A left operand that cannot be used as it lies.
     pub left: LeftScratch,
     /// What was seen of each group of a sum.

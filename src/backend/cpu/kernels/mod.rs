@@ -9,9 +9,12 @@
 //! `portable` runs everywhere; `x86` holds all that is of x86-64, and the only names of it. A `neon` folder would sit
 //! beside `x86`: another [`Tiles`] table and another arm in `detect`.
 
+pub(super) mod flow_sums;
 mod portable;
 mod precision;
 pub(super) mod product;
+#[cfg(test)]
+mod testing;
 #[cfg(any(test, target_arch = "x86_64"))]
 mod tile_product;
 #[cfg(target_arch = "x86_64")]

@@ -1,7 +1,7 @@
 //! Matrix products over checked views, with the right operand packed once and used often.
 //!
-//! Three products make up a sum: values·Wᵀ forwards, G·W backwards, and Gᵀ·values for the flows of W. In the first two
-//! the left operand, activations, is taken as it lies, and W is packed. In the third both are packed, by plain copies.
+//! Three products make up a sum: values·Wᵀ forwards, G·W backwards, and Gᵀ·values for the flows of W (`flow_sums`). In the
+//! first two the left operand, activations, is taken as it lies, and W is packed.
 //! An [`Arithmetic`] says how: operands that are not to be multiplied as they are are rounded when they are packed, and a
 //! left operand is then copied, to be rounded too. Machines with bf16 tiles have them in a form of their own
 //! (`tile_product`). Every product runs on one thread, in an order that depends on shapes alone: parallelism is over tiles of rows.
@@ -11,15 +11,15 @@ use std::ops::Range;
 use super::precision::{Precision, Unit};
 #[cfg(any(test, target_arch = "x86_64"))]
 use super::tile_product::{self, Tiled};
-use super::{Arithmetic, Isa, Tile, Tiles, multiversion};
+use super::{Arithmetic, Isa, multiversion};
 
 /// A read-only matrix in a slice: rows of contiguous numbers, `stride` apart.
 #[derive(Clone, Copy)]
 pub(in crate::backend::cpu) struct Matrix<'a> {
-    data: &'a [f32],
+    pub(super) data: &'a [f32],
     pub(super) rows: usize,
     pub(super) cols: usize,
-    stride: usize,
+    pub(super) stride: usize,
 }
 
 impl<'a> Matrix<'a> {
@@ -34,7 +34,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// The same rows one right after the other: copied, if they lie further apart.
-    fn close(self, copy: &'a mut Vec<f32>) -> Self {
+    pub(super) fn close(self, copy: &'a mut Vec<f32>) -> Self {
         if self.stride == self.cols {
             return self;
         }
@@ -90,7 +90,7 @@ pub(in crate::backend::cpu) struct Packed {
     low: Vec<f32>,
     /// Instead of both, where bf16 tiles multiply.
     #[cfg(any(test, target_arch = "x86_64"))]
-    tiled: Tiled,
+    pub(super) tiled: Tiled,
     depth: usize,
     cols: usize,
     width: usize,
@@ -165,7 +165,7 @@ impl Packed {
     }
 
     /// Panel `index` of the numbers, or of what rounding took away.
-    fn panel(&self, part: Part, index: usize) -> &[f32] {
+    pub(super) fn panel(&self, part: Part, index: usize) -> &[f32] {
         let data = match part {
             Part::High => &self.data,
             Part::Low => &self.low,
@@ -176,21 +176,21 @@ impl Packed {
 
 /// Rounded numbers, or what rounding took away.
 #[derive(Clone, Copy)]
-enum Part {
+pub(super) enum Part {
     High,
     Low,
 }
 
 /// The products that add up to one, by the part of the left operand and that of the right. Low parts times each other are
 /// left out: they are as small as what the two parts do not hold.
-fn terms(arithmetic: Arithmetic) -> &'static [(Part, Part)] {
+pub(super) fn terms(arithmetic: Arithmetic) -> &'static [(Part, Part)] {
     const TERMS: [(Part, Part); 3] = [(Part::High, Part::High), (Part::High, Part::Low), (Part::Low, Part::High)];
     &TERMS[..arithmetic.precision.num_terms()]
 }
 
 multiversion! {
     /// Copies some columns of a matrix, in blocks of `width` of them: one block after the other, each `[rows × width]`.
-    fn copy_blocks(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32], width: usize) = copy_blocks_body;
+    pub(super) fn copy_blocks(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32], width: usize) = copy_blocks_body;
 }
 
 #[inline(always)]
@@ -258,7 +258,7 @@ const DEPTH: usize = 1024;
 const LONG_ROW: usize = 512;
 
 /// Rows up to this long are multiplied as they lie where the product goes over all of them.
-const SHORT_ROW: usize = 32;
+pub(super) const SHORT_ROW: usize = 32;
 
 /// Rows that are copied at once, and stay in the second cache. A multiple of the heights of all tiles.
 const COPIED_ROWS: usize = 48;
@@ -361,14 +361,8 @@ fn multiply_rows(
 }
 
 /// How many rows the next tile takes: as many as it can, but the last two share what is left, so that none is thin.
-fn next_height(left: usize, most: usize) -> usize {
+pub(super) fn next_height(left: usize, most: usize) -> usize {
     if left > most && left < 2 * most { left.div_ceil(2) } else { left.min(most) }
-}
-
-/// How many rows go into tiles of full height before the last, thinner ones.
-fn whole_heights(rows: usize, most: usize) -> usize {
-    let full = rows / most;
-    if rows.is_multiple_of(most) { rows } else { full.saturating_sub(1) * most }
 }
 
 /// Runs a tile whose result is `height × cols` at `to`. Tiles write `width` columns; where the result has fewer, they
@@ -404,198 +398,12 @@ unsafe fn store(
 const MOST_ROWS: usize = 12;
 const MOST_COLS: usize = 32;
 
-/// Both operands of Gᵀ·values, packed. Scratch of one thread.
-#[derive(Debug, Default)]
-pub(in crate::backend::cpu) struct FlowScratch {
-    /// Gᵀ: blocks of a tile's height, each `[rows × height]`, rounded if they are to be.
-    gains: Vec<f32>,
-    /// What rounding took away, laid out alike.
-    low: Vec<f32>,
-    #[cfg(any(test, target_arch = "x86_64"))]
-    tiled: Tiled,
-    /// Values.
-    values: Packed,
-}
-
-/// Sums of gainsᵀ·values, `[rows × cols]`, kept in panels of a tile's width, each `[rows × width]`: what a tile adds to lies
-/// together, where rows of a large matrix would be so far apart that they push each other out of the caches.
-#[derive(Debug, Default)]
-pub(in crate::backend::cpu) struct FlowSums {
-    data: Vec<f32>,
-    rows: usize,
-    cols: usize,
-    width: usize,
-    /// Rows of the operands since the sums were last empty.
-    pending: usize,
-}
-
-impl FlowSums {
-    /// Empty sums of a shape.
-    pub fn prepare(&mut self, arithmetic: Arithmetic, rows: usize, cols: usize) {
-        // A tile unit has a layout of its own, and wants its result row by row.
-        let width = if arithmetic.unit == Unit::Vectors { arithmetic.isa.tiles().width } else { cols };
-        (self.rows, self.cols, self.width, self.pending) = (rows, cols, width, 0);
-        // Old contents need not be cleared: the first product sets all of it.
-        self.data.resize(cols.div_ceil(width) * width * rows, 0.0);
-    }
-
-    /// Rows of the operands since the sums were last empty.
-    pub fn pending(&self) -> usize {
-        self.pending
-    }
-
-    /// Adds gainsᵀ·values; `gains` is `[n × rows]` and `values` `[n × cols]`.
-    pub fn add(&mut self, arithmetic: Arithmetic, gains: Matrix<'_>, values: Matrix<'_>, scratch: &mut FlowScratch) {
-        let Self { rows, cols, width, .. } = *self;
-        assert!(gains.rows == values.rows && rows == gains.cols && cols == values.cols, "shapes of a flow product");
-        let accumulate = self.pending > 0;
-        self.pending += gains.rows;
-        if arithmetic.unit != Unit::Vectors {
-            #[cfg(any(test, target_arch = "x86_64"))]
-            {
-                scratch.values.pack(arithmetic, values);
-                scratch.tiled.left_transposed(arithmetic, gains);
-                let out = MatrixMut::new(&mut self.data, rows, cols, cols);
-                tile_product::multiply(arithmetic, out, accumulate, &scratch.tiled, &scratch.values.tiled);
-            }
-            return;
-        }
-        let tiles = arithmetic.isa.tiles();
-        assert_eq!(tiles.width, width, "sums that were prepared for another arithmetic");
-        if arithmetic.precision == Precision::F32 && rows.max(cols) <= SHORT_ROW && cols.is_multiple_of(width) {
-            return self.add_short(tiles, gains.close(&mut scratch.gains), values.close(&mut scratch.low), accumulate);
-        }
-        scratch.values.pack(arithmetic, values);
-        let depth = gains.rows;
-        scratch.gains.resize(rows * depth, 0.0);
-        let most = tiles.height();
-        let whole = whole_heights(rows, most);
-        copy_blocks(arithmetic.isa, gains, 0..whole, &mut scratch.gains, most);
-        let mut row = whole;
-        while row < rows {
-            let height = next_height(rows - row, most);
-            copy_blocks(arithmetic.isa, gains, row..row + height, &mut scratch.gains[row * depth..], height);
-            row += height;
-        }
-        arithmetic.round(&mut scratch.gains, &mut scratch.low);
-        let gains = [&scratch.gains[..], &scratch.low];
-        let terms = terms(arithmetic);
-        for (index, sums) in self.data.chunks_exact_mut(rows * width).enumerate() {
-            let mut row = 0;
-            while row < rows {
-                let height = next_height(rows - row, most);
-                let to = &mut sums[row * width..][..height * width];
-                let tile: Tile = tiles.transposed[height - 1];
-                for (i, &(left_part, right_part)) in terms.iter().enumerate() {
-                    let panel = scratch.values.panel(right_part, index);
-                    let from = &gains[left_part as usize][row * depth..][..height * depth];
-                    // SAFETY: the instruction set is there because `isa` is; `panel`, `from` and `to` hold what the
-                    // shapes reach, by their lengths.
-                    unsafe {
-                        let add = accumulate || i > 0;
-                        tile(depth, from.as_ptr(), height, panel.as_ptr(), width, to.as_mut_ptr(), width, add);
-                    }
-                }
-                row += height;
-            }
-        }
-    }
-
-    /// The same from operands as they lie: a tile's share of them stays in the first cache if rows are short and close
-    /// together, and rearranging them would cost as much as it saves.
-    fn add_short(&mut self, tiles: &Tiles, gains: Matrix<'_>, values: Matrix<'_>, accumulate: bool) {
-        let Self { rows, width, .. } = *self;
-        let (depth, most) = (gains.rows, tiles.height());
-        for (sums, col) in self.data.chunks_exact_mut(rows * width).zip((0..).step_by(width)) {
-            let right = &values.data[col..];
-            assert!((depth - 1) * values.stride + width <= right.len(), "columns of the values");
-            let mut row = 0;
-            while row < rows {
-                let height = next_height(rows - row, most);
-                let to = &mut sums[row * width..][..height * width];
-                let left = &gains.data[row..];
-                assert!((depth - 1) * gains.stride + height <= left.len(), "columns of the gains");
-                let tile: Tile = tiles.transposed[height - 1];
-                // SAFETY: the instruction set is there because `isa` is; the lines above see to both operands, and `to`
-                // holds what the tile writes by its length.
-                unsafe {
-                    let (left, right) = (left.as_ptr(), right.as_ptr());
-                    tile(depth, left, gains.stride, right, values.stride, to.as_mut_ptr(), width, accumulate);
-                }
-                row += height;
-            }
-        }
-    }
-
-    /// Adds the sums to others, kept row by row, and empties them.
-    pub fn flush(&mut self, into: &mut [f64]) {
-        self.each_row(|at, part| {
-            into[at..at + part.len()].iter_mut().zip(part).for_each(|(total, &sum)| *total += f64::from(sum));
-        });
-        self.pending = 0;
-    }
-
-    /// Writes the sums row by row.
-    pub fn write(&self, into: &mut [f32]) {
-        self.each_row(|at, part| into[at..at + part.len()].copy_from_slice(part));
-    }
-
-    /// For each piece of a row, where it lies in the whole and the piece. Sums that are empty have none.
-    fn each_row(&self, mut act: impl FnMut(usize, &[f32])) {
-        let Self { rows, cols, width, .. } = *self;
-        if self.pending == 0 {
-            return;
-        }
-        for (panel, first) in self.data.chunks_exact(rows * width).zip((0..cols).step_by(width)) {
-            for (row, part) in panel.chunks_exact(width).enumerate() {
-                act(row * cols + first, &part[..width.min(cols - first)]);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::precision::{from_bf16, split_bf16};
+    use super::super::testing::{arithmetics, assert_close, random};
     use super::super::{Isa, IsaCap};
     use super::*;
     use crate::rng::Rng;
-
-    /// Every precision on every instruction set that this machine has, and bf16 on the model of a tile unit.
-    fn arithmetics() -> Vec<Arithmetic> {
-        let mut sets: Vec<Isa> = IsaCap::NAMES.iter().map(|(_, cap)| Isa::detect(*cap)).collect();
-        sets.dedup();
-        let precisions = || Precision::NAMES.iter().map(|(_, precision)| *precision);
-        let on_sets = sets.iter().flat_map(|&isa| precisions().map(move |precision| Arithmetic::new(isa, precision)));
-        let rounded = precisions().filter(|precision| *precision != Precision::F32);
-        let modelled = rounded.map(|precision| Arithmetic::model(Isa::detect(IsaCap::Auto), precision));
-        on_sets.chain(modelled).collect()
-    }
-
-    fn random(rng: &mut Rng, len: usize) -> Vec<f32> {
-        (0..len).map(|_| rng.uniform() as f32).collect()
-    }
-
-    /// A product against the definition: closely for the rounded operands, and as closely as rounding allows for the exact.
-    fn assert_close(arithmetic: Arithmetic, got: f32, operands: impl Iterator<Item = (f32, f32)> + Clone) {
-        let exact: f64 = operands.clone().map(|(x, y)| f64::from(x) * f64::from(y)).sum();
-        let term = |(x, y): (f32, f32)| {
-            let [(x, x_low), (y, y_low)] = [x, y].map(|x| {
-                let (high, low) = split_bf16(x);
-                (f64::from(from_bf16(high)), f64::from(from_bf16(low)))
-            });
-            if arithmetic.precision == Precision::Bf16 { x * y } else { x * y + x * y_low + x_low * y }
-        };
-        // Both operands are within 2^-8 of what they were, or both within 2^-17 and without the product of low parts, 2^-16.
-        let (rounded, distance) = match arithmetic.precision {
-            Precision::F32 => (exact, 2e-6),
-            Precision::Bf16x3 => (operands.map(term).sum(), 2f64.powi(-15)),
-            Precision::Bf16 => (operands.map(term).sum(), 2f64.powi(-7)),
-        };
-        let got = f64::from(got);
-        assert!((got - rounded).abs() <= 2e-6 * rounded, "{arithmetic:?}: {got} is not {rounded}");
-        assert!((got - exact).abs() <= distance * exact, "{arithmetic:?}: {got} is far from {exact}");
-    }
 
     #[test]
     fn products_equal_the_definition_for_all_shapes_precisions_and_instruction_sets() {
@@ -636,31 +444,6 @@ mod tests {
                 for (i, j) in (0..m).flat_map(|i| (0..k).map(move |j| (i, j))) {
                     let operands = (0..n).map(|l| (g[i * n + l], w[l * (k + 2) + j]));
                     assert_close(arithmetic, out[i * k + j], operands);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn flow_products_equal_the_definition_and_add_up() {
-        let mut rng = Rng::new(8);
-        for arithmetic in arithmetics() {
-            let mut scratch = FlowScratch::default();
-            for (rows, n, c) in [(1, 1, 1), (5, 7, 3), (128, 64, 48), (37, 29, 33), (70, 17, 32)] {
-                let (g, v) = (random(&mut rng, rows * (n + 1)), random(&mut rng, rows * (c + 2)));
-                let (gains, values) = (Matrix::new(&g, rows, n, n + 1), Matrix::new(&v, rows, c, c + 2));
-                let (mut sums, mut out, mut flushed) = (FlowSums::default(), vec![9.0; n * c], vec![1.0; n * c]);
-                sums.prepare(arithmetic, n, c);
-                sums.add(arithmetic, gains, values, &mut scratch);
-                sums.add(arithmetic, gains, values, &mut scratch);
-                assert_eq!(sums.pending(), 2 * rows);
-                sums.write(&mut out);
-                sums.flush(&mut flushed);
-                assert!(out.iter().zip(&flushed).all(|(&sum, &total)| total == 1.0 + f64::from(sum)));
-                assert_eq!(sums.pending(), 0);
-                for (i, j) in (0..n).flat_map(|i| (0..c).map(move |j| (i, j))) {
-                    let operands = (0..rows).map(|r| (g[r * (n + 1) + i], v[r * (c + 2) + j]));
-                    assert_close(arithmetic, out[i * c + j], operands.clone().chain(operands));
                 }
             }
         }

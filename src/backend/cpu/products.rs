@@ -1,0 +1,238 @@
+//! The values of a product: its factors multiplied, unit by unit, for a tile of rows.
+//!
+//! A row is computed in one of three ways. Few factors are multiplied in one go. Where they are many, or something might have been lost,
+//! they are multiplied one after the other, and the row is brought to standard form (`scaled`) when it has become small. What
+//! is dropped on the way may be what the factors to come would have left: a latent variable with hundreds of children tells its states
+//! apart by hundreds of bits, and the state that leads after the first half is often not the one that
+//! leads at the end. Such a row is computed again in double precision, whose range holds them all.
+
+use std::ops::Range;
+
+use super::chunk::{Chunk, MISSING, TileState};
+use super::forward::Pass;
+use super::kernels::product::transpose_row;
+use super::kernels::{multiversion, prefetch};
+use super::scaled::{
+    DOUBTFUL, Extremes, Scale, extremes, is_needlessly_lossy, multiply_all, multiply_into, multiply_rows, settle_row,
+    underflow_loss,
+};
+use super::wide::WideRow;
+use super::worker::Scratch;
+use crate::plan::{FactorSource, PlanFactor, ProductStep};
+
+multiversion! {
+    /// Values and scales of all rows.
+    pub(super) fn values(
+        pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, product: &ProductStep,
+    ) = product_forward;
+}
+
+#[inline(always)]
+fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, product: &ProductStep) {
+    let units = product.value.units;
+    let rows = chunk.num_rows();
+    // SAFETY: the buffer is this step's own and the tile is this thread's.
+    let all = unsafe { chunk.values.get_mut(chunk.span(product.value)) };
+    scratch.mapped.resize(units, 0.0);
+    let at_once = AtOnce::new(pass, chunk, product);
+    for (row, out) in all.chunks_exact_mut(units).enumerate() {
+        let scale = at_once.as_ref().and_then(|factors| factors.row(&state.scales, row, out)).unwrap_or_else(|| {
+            let of = FactorRow { pass, chunk, scales: &state.scales, row };
+            let scale = one_by_one(of, product, &mut scratch.mapped, out);
+            match product.factors.len() > 2 && is_needlessly_lossy(scale) {
+                true => in_double(of, product, &mut scratch.mapped, &mut scratch.wide, out),
+                false => scale,
+            }
+        });
+        state.scales[product.value.scale * rows + row] = scale;
+    }
+}
+
+/// The factors of a product that can be multiplied in one go: a table at the most, and few values, none with a map.
+struct AtOnce<'a> {
+    /// The table, and the category of each row.
+    table: Option<(&'a [f32], &'a [u32])>,
+    /// Values and scales of all rows.
+    values: [(&'a [f32], Range<usize>); MOST_AT_ONCE],
+    count: usize,
+    units: usize,
+}
+
+/// Values that are multiplied in one go.
+const MOST_AT_ONCE: usize = 4;
+
+impl<'a> AtOnce<'a> {
+    /// Looked up once for all rows of a tile. `None` where the product is of another kind.
+    fn new(pass: Pass<'a>, chunk: &'a Chunk, product: &ProductStep) -> Option<Self> {
+        let mut factors = Self {
+            table: None,
+            values: std::array::from_fn(|_| (&[][..], 0..0)),
+            count: 0,
+            units: product.value.units,
+        };
+        for factor in &product.factors {
+            match factor.source {
+                _ if factor.map.is_some() => return None,
+                FactorSource::Table { var, param } if factors.table.is_none() => {
+                    // SAFETY: parameters rest while tiles need them.
+                    factors.table = Some((unsafe { pass.block(param) }, chunk.categories(var)));
+                }
+                FactorSource::Value(buffer) if factors.count < MOST_AT_ONCE => {
+                    // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
+                    let values = unsafe { chunk.values.get(chunk.span(buffer)) };
+                    factors.values[factors.count] = (values, chunk.scale_span(buffer));
+                    factors.count += 1;
+                }
+                _ => return None,
+            }
+        }
+        Some(factors)
+    }
+
+    /// One row and its scale; `None` where something might have been lost on the way.
+    ///
+    /// Values are at most 1, so that partial products are not below the result, and if that is well inside the normal range they
+    /// were too. A table, which is larger in a circuit that is not normalised, comes first.
+    #[inline(always)]
+    fn row(&self, scales: &[Scale], row: usize, out: &mut [f32]) -> Option<Scale> {
+        let table = self.table.and_then(|(block, categories)| {
+            let of = |category: u32| &block[category as usize * self.units..][..self.units];
+            match categories.get(row + ROWS_AHEAD) {
+                None | Some(&MISSING) => {}
+                Some(&ahead) => prefetch(of(ahead)),
+            }
+            (categories[row] != MISSING).then(|| of(categories[row]))
+        });
+        let values = |i: usize| &self.values[i].0[row * self.units..][..self.units];
+        let seen = match (table, self.count) {
+            (Some(t), 1) => multiply_all(out, [t, values(0)]),
+            (Some(t), 2) => multiply_all(out, [t, values(0), values(1)]),
+            (Some(t), 3) => multiply_all(out, [t, values(0), values(1), values(2)]),
+            (Some(t), 4) => multiply_all(out, [t, values(0), values(1), values(2), values(3)]),
+            _ => return None,
+        };
+        let scale = |i: usize| scales[self.values[i].1.start + row];
+        let scale = (1..self.count).fold(scale(0), |product, i| product.times(scale(i)));
+        (seen.min >= DOUBTFUL.to_bits()).then(|| settle_row(out, seen, scale))
+    }
+}
+
+/// Where the values of factors are looked up, for one row.
+#[derive(Clone, Copy)]
+struct FactorRow<'a> {
+    pass: Pass<'a>,
+    chunk: &'a Chunk,
+    scales: &'a [Scale],
+    row: usize,
+}
+
+impl<'a> FactorRow<'a> {
+    /// The values of a factor and their scale; `None` for a missing value, a factor of one.
+    #[inline(always)]
+    fn of(self, factor: &PlanFactor) -> Option<(&'a [f32], Scale)> {
+        let Self { pass, chunk, scales, row } = self;
+        match factor.source {
+            FactorSource::Table { var, param } => {
+                let categories = chunk.categories(var);
+                if let Some(&ahead) = categories.get(row + ROWS_AHEAD) {
+                    // SAFETY: parameters rest while tiles need them.
+                    unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
+                }
+                // SAFETY: the same.
+                unsafe { pass.table_row(param, categories[row]) }.map(|values| (values, Scale::UNIT))
+            }
+            FactorSource::Value(buffer) => {
+                // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
+                let values = unsafe { chunk.values.get(chunk.row(buffer, row)) };
+                Some((values, scales[buffer.scale * chunk.num_rows() + row]))
+            }
+        }
+    }
+
+    /// The values in the order of the product's units.
+    #[inline(always)]
+    fn map(self, factor: &PlanFactor, values: &[f32], mapped: &mut [f32]) {
+        match (&factor.map, factor.transpose) {
+            (None, _) => mapped.copy_from_slice(values),
+            (_, Some((_, cols))) => transpose_row(self.pass.isa, values, cols, mapped),
+            (Some(map), None) => mapped.iter_mut().zip(map.iter()).for_each(|(x, &unit)| *x = values[unit as usize]),
+        }
+    }
+}
+
+/// One row, factor by factor.
+#[inline(always)]
+fn one_by_one(of: FactorRow<'_>, product: &ProductStep, mapped: &mut [f32], out: &mut [f32]) -> Scale {
+    let mut scale = Scale::UNIT;
+    let mut first: Option<&[f32]> = None;
+    let mut seen = None;
+    for factor in &product.factors {
+        let Some((values, factor_scale)) = of.of(factor) else { continue };
+        // A running product that has become small is rescaled before the next factor, to keep its range.
+        if let Some(Extremes { max, .. }) = seen.filter(|seen: &Extremes| seen.max < LOW_WATER) {
+            scale = settle_row(out, Extremes { max, min: 0 }, scale);
+        }
+        scale = scale.times(factor_scale);
+        let multiplied = match (&factor.map, first, seen) {
+            (None, None, None) => {
+                first = Some(values);
+                continue;
+            }
+            (Some(_), None, None) => {
+                of.map(factor, values, out);
+                seen = Some(extremes(out));
+                continue;
+            }
+            (None, Some(before), _) => multiply_rows(out, before, values),
+            (None, None, Some(_)) => multiply_into(out, values),
+            (Some(_), ..) => {
+                of.map(factor, values, mapped);
+                match first {
+                    Some(before) => multiply_rows(out, before, mapped),
+                    None => multiply_into(out, mapped),
+                }
+            }
+        };
+        first = None;
+        seen = Some(multiplied.seen);
+        if multiplied.lost {
+            scale.loss = scale.loss.max(underflow_loss(scale.exponent));
+        }
+    }
+    match (first, seen) {
+        (Some(only), _) => out.copy_from_slice(only),
+        (None, None) => out.fill(1.0),
+        _ => {}
+    }
+    let seen = seen.unwrap_or_else(|| extremes(out));
+    settle_row(out, seen, scale)
+}
+
+/// The same in double precision: nothing is dropped but at the end.
+#[inline(always)]
+fn in_double(
+    of: FactorRow<'_>,
+    product: &ProductStep,
+    mapped: &mut [f32],
+    wide: &mut WideRow,
+    out: &mut [f32],
+) -> Scale {
+    wide.start(out.len());
+    for factor in &product.factors {
+        let Some((values, scale)) = of.of(factor) else { continue };
+        match &factor.map {
+            None => wide.multiply(values, scale),
+            Some(_) => {
+                of.map(factor, values, mapped);
+                wide.multiply(mapped, scale);
+            }
+        }
+    }
+    wide.finish(out)
+}
+
+/// How many rows ahead table rows are asked for: they lie anywhere in a large table.
+pub(super) const ROWS_AHEAD: usize = 2;
+
+/// 2^−40.
+const LOW_WATER: u32 = (127 - 40) << 23;
