@@ -422,6 +422,25 @@ const IDENTITY: [[f32; 2]; 2] = [[1.0, 0.0], [0.0, 1.0]];
 
 /// Over four variables: (x0·x1)·(x2·x3), each pair with its large entries where the other has none, beside four
 /// coins that are unlikely but less so than what is left of the pairs once small entries are dropped.
+/// A latent variable with many children: the first half of them speak for one state, the second half for the other, so that
+/// who leads on the way is hundreds of bits ahead of who wins.
+#[test]
+fn a_star_of_hundreds_of_children_needs_no_rescue() {
+    for (children, sure) in [(60, 0.999f32), (200, 0.99), (400, 0.999)] {
+        let circuit = Arc::new(cases::wide_product(children, 3));
+        let params = by_block(&circuit, |param, unit| match (param < children, unit == 0) {
+            (false, _) => vec![0.5, 0.3, 0.2],
+            (true, is_one) if (param < children / 2) == is_one => vec![sure, 0.7 * (1.0 - sure), 0.3 * (1.0 - sure)],
+            (true, _) => vec![0.6 * (1.0 - sure), sure, 0.4 * (1.0 - sure)],
+        });
+        // A few of the first half are against their state: at the end it is behind by so many children.
+        let row = |against: usize| (0..children).map(move |var| u8::from(var < against));
+        let rows: Vec<u8> = (0..4).flat_map(row).chain((0..children).map(|var| (var % 2) as u8)).collect();
+        let batch = Batch::from_rows(&rows, children).unwrap();
+        assert_eq!(survives(&format!("{children} children"), &circuit, &params, &batch), 0, "{children} children");
+    }
+}
+
 fn products_that_drop_each_other() -> (Arc<Circuit>, Params) {
     let mut c = CircuitBuilder::new(4);
     let x: Vec<NodeId> = (0..4).map(|var| mixed_coins(&mut c, var)).collect();
