@@ -426,7 +426,7 @@ const IDENTITY: [[f32; 2]; 2] = [[1.0, 0.0], [0.0, 1.0]];
 /// who leads on the way is hundreds of bits ahead of who wins.
 #[test]
 fn a_star_of_hundreds_of_children_needs_no_rescue() {
-    for (children, sure) in [(60, 0.999f32), (200, 0.99), (400, 0.999)] {
+    for (children, sure) in [(60, 0.999f32), (200, 0.999), (400, 0.99)] {
         let circuit = Arc::new(cases::wide_product(children, 3));
         let params = by_block(&circuit, |param, unit| match (param < children, unit == 0) {
             (false, _) => vec![0.5, 0.3, 0.2],
