@@ -268,24 +268,29 @@ impl Machine<'_> {
                 if access.touch == Touch::Read { &mut self.counters.shared_load } else { &mut self.counters.shared_store };
             Counters::count_shared(requests, address, mask, access.width);
         }
-        if access.touch != Touch::Write
-            && self.config.check_written
-            && let Some(lane) = lanes_of(mask).find(|&l| !self.shared.is_written(at[l], access.width))
-        {
-            // A copy in flight explains it better.
-            if self.config.check_shared {
-                self.check_shared_race(warp, lane, at[lane], access)?;
+        // Lanes that ask for the same bytes, or for bytes side by side, are checked as one.
+        let first = mask.trailing_zeros() as usize;
+        let (checked, len) = if access.touch == Touch::Atomic {
+            (mask, access.width)
+        } else if lanes_of(mask).all(|l| at[l] == at[first]) {
+            (1 << first, access.width)
+        } else if mask == FULL && (0..LANES).all(|l| at[l] == at[0] + l * access.width) {
+            (1, access.width * LANES)
+        } else {
+            (mask, access.width)
+        };
+        for lane in lanes_of(checked) {
+            if access.touch != Touch::Write && self.config.check_written && !self.shared.is_written(at[lane], len) {
+                return Err(self.shared_never_written(warp, mask, &at, access));
             }
-            let what = format!("{} of shared memory at {:#x}, which was never written", verb(access.touch), at[lane]);
-            return Err(self.fault(Code::LaunchFailed, warp, lane, access.line, &what));
-        }
-        if self.config.check_shared {
-            for lane in lanes_of(mask) {
-                self.check_shared_race(warp, lane, at[lane], access)?;
+            if self.config.check_shared
+                && let Err(conflict) = self.shared_race.touch(warp.id, at[lane], len, access.touch)
+            {
+                return Err(self.shared_conflict(warp, lane, at[lane], access, &conflict));
             }
-        }
-        if access.touch != Touch::Read {
-            lanes_of(mask).for_each(|l| self.shared.mark(at[l], access.width));
+            if access.touch != Touch::Read {
+                self.shared.mark(at[lane], len);
+            }
         }
         go(&mut self.shared, mask, &at);
         Ok(())
@@ -306,10 +311,16 @@ impl Machine<'_> {
         Ok(at)
     }
 
-    #[inline]
-    fn check_shared_race(&mut self, warp: &Warp, lane: usize, at: usize, access: Access) -> Result<(), Fault> {
-        let Err(conflict) = self.shared_race.touch(warp.id, at, access.width, access.touch) else { return Ok(()) };
-        Err(self.shared_conflict(warp, lane, at, access, &conflict))
+    /// The story of a read of unwritten shared memory. A copy that has not arrived explains it better.
+    fn shared_never_written(&mut self, warp: &Warp, mask: u32, at: &[usize; LANES], access: Access) -> Fault {
+        let lane = lanes_of(mask).find(|&l| !self.shared.is_written(at[l], access.width)).unwrap_or(0);
+        if self.config.check_shared
+            && let Err(conflict @ Conflict::Copy(_)) = self.shared_race.touch(warp.id, at[lane], access.width, access.touch)
+        {
+            return self.shared_conflict(warp, lane, at[lane], access, &conflict);
+        }
+        let what = format!("{} of shared memory at {:#x}, which was never written", verb(access.touch), at[lane]);
+        self.fault(Code::LaunchFailed, warp, lane, access.line, &what)
     }
 
     fn shared_conflict(&self, warp: &Warp, lane: usize, at: usize, access: Access, conflict: &Conflict) -> Fault {
