@@ -42,7 +42,7 @@ impl Rig {
 
     /// Device memory with these values.
     pub fn upload<T: Plain>(&mut self, values: &[T]) -> u64 {
-        let address = self.alloc(std::mem::size_of_val(values));
+        let address = self.alloc(size_of_val(values));
         self.write(self.stream, address, values);
         self.finish();
         address

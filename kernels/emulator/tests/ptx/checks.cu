@@ -29,14 +29,15 @@ __device__ void reused(float* out, const float* x) {
 extern "C" __global__ void reused_ok(float* out, const float* x) { reused<true>(out, x); }
 extern "C" __global__ void reused_no_barrier(float* out, const float* x) { reused<false>(out, x); }
 
-// The first half of the block makes, the second takes; they meet at barriers 1 (full) and 2 (empty).
-template <bool WAIT>
+// The first half of the block makes, the second takes; they meet at barriers 1 (full) and 2 (empty). The mistake: the slot
+// is given back before it is read.
+template <bool EARLY>
 __device__ void producer(float* out, const float* x, int rounds) {
     __shared__ float slot[64];
     int t = threadIdx.x % 64;
     if (threadIdx.x < 64) {
         for (int r = 0; r < rounds; r++) {
-            if (r > 0 && WAIT) asm volatile("bar.sync 2, 128;");
+            if (r > 0) asm volatile("bar.sync 2, 128;" ::: "memory");
             slot[t] = x[r * 64 + t];
             asm volatile("bar.arrive 1, 128;" ::: "memory");
         }
@@ -44,14 +45,15 @@ __device__ void producer(float* out, const float* x, int rounds) {
         float sum = 0;
         for (int r = 0; r < rounds; r++) {
             asm volatile("bar.sync 1, 128;" ::: "memory");
+            if (EARLY && r + 1 < rounds) asm volatile("bar.arrive 2, 128;" ::: "memory");
             sum += slot[63 - t];
-            if (r + 1 < rounds && WAIT) asm volatile("bar.arrive 2, 128;" ::: "memory");
+            if (!EARLY && r + 1 < rounds) asm volatile("bar.arrive 2, 128;" ::: "memory");
         }
         out[t] = sum;
     }
 }
-extern "C" __global__ void producer_ok(float* out, const float* x, int rounds) { producer<true>(out, x, rounds); }
-extern "C" __global__ void producer_no_wait(float* out, const float* x, int rounds) { producer<false>(out, x, rounds); }
+extern "C" __global__ void producer_ok(float* out, const float* x, int rounds) { producer<false>(out, x, rounds); }
+extern "C" __global__ void producer_too_early(float* out, const float* x, int rounds) { producer<true>(out, x, rounds); }
 
 // Reads one element past what it should if `n` is one too large.
 extern "C" __global__ void copy(float* out, const float* x, int n) {
