@@ -23,7 +23,14 @@ fn a_missing_barrier_is_a_race() {
                 rig.run(kernel, 2, 256, &[Pointer(out), Pointer(dx)]).unwrap();
                 assert_eq!(rig.download::<f32>(out, 512)[256..258], [288.0, 289.0]);
             } else {
-                rig.must_report(kernel, 2, 256, &[Pointer(out), Pointer(dx)], Code::LaunchFailed, "no barrier lies between");
+                rig.must_report(
+                    kernel,
+                    2,
+                    256,
+                    &[Pointer(out), Pointer(dx)],
+                    Code::LaunchFailed,
+                    "no barrier lies between",
+                );
                 assert!(rig.report().contains("kernel `neighbours_no_barrier`, PTX line "), "{}", rig.report());
                 assert!(rig.report().contains("block (0, 0, 0)") || reverse, "{}", rig.report());
             }

@@ -30,7 +30,16 @@ impl Ranks {
         address
     }
 
-    fn call(&mut self, rank: usize, kind: Kind, send: u64, recv: u64, count: usize, ty: Element, root: usize) -> Result<(), Code> {
+    fn call(
+        &mut self,
+        rank: usize,
+        kind: Kind,
+        send: u64,
+        recv: u64,
+        count: usize,
+        ty: Element,
+        root: usize,
+    ) -> Result<(), Code> {
         let call = Call { kind, send, recv, count, ty, op: Reduction::Sum, root, stream: self.streams[rank] };
         self.rig.system.collective(self.comms[rank], call)
     }
