@@ -18,6 +18,8 @@ struct Access {
     line: u32,
     /// Bytes of each lane.
     width: usize,
+    /// What the address must be a multiple of.
+    align: usize,
     touch: Touch,
 }
 
@@ -60,7 +62,7 @@ impl Machine<'_> {
         at: Address,
     ) -> Result<(), Fault> {
         let size = ty.bytes();
-        let access = Access { line, width: size * d.len(), touch: Touch::Read };
+        let access = Access { line, width: size * d.len(), align: size * d.len(), touch: Touch::Read };
         if space == Space::Param {
             return self.load_param(warp, mask, line, ty, d, at);
         }
@@ -128,7 +130,7 @@ impl Machine<'_> {
     ) -> Result<(), Fault> {
         let size = ty.bytes();
         let address = addresses(warp, at);
-        let access = Access { line, width: size * a.len(), touch: Touch::Write };
+        let access = Access { line, width: size * a.len(), align: size * a.len(), touch: Touch::Write };
         let mut values = [[0u64; LANES]; 4];
         for (value, &reg) in values.iter_mut().zip(a) {
             *value = warp.lanes.get(reg);
@@ -161,7 +163,7 @@ impl Machine<'_> {
         let address = addresses(warp, at);
         let [b, c] = operands.map(|reg| warp.lanes.get(reg));
         let size = ty.bytes();
-        let access = Access { line, width: size, touch: Touch::Atomic };
+        let access = Access { line, width: size, align: size, touch: Touch::Atomic };
         let mut old = [0u64; LANES];
         self.counters.atomics += 1;
         for (space, mask) in self.spaces(space, mask, &address) {
@@ -200,7 +202,7 @@ impl Machine<'_> {
         access: Access,
         go: impl FnMut(&mut Bytes, u32, &[usize; LANES]),
     ) -> Result<(), Fault> {
-        if let Some(lane) = lanes_of(mask).find(|&l| !address[l].is_multiple_of(access.width as u64)) {
+        if let Some(lane) = lanes_of(mask).find(|&l| !address[l].is_multiple_of(access.align as u64)) {
             let what = format!("{} of {} bytes at {:#x}: misaligned", verb(access.touch), access.width, address[lane]);
             return Err(self.fault(Code::MisalignedAddress, warp, lane, access.line, &what));
         }
@@ -423,13 +425,17 @@ impl Machine<'_> {
         if let Some(lane) = lanes_of(mask).find(|&l| take[l] > u32::from(size)) {
             return Err(self.fault(Code::LaunchFailed, warp, lane, line, "cp.async reads more than it writes"));
         }
-        let reading = lanes_of(mask).filter(|&l| take[l] > 0).fold(0, |m, l| m | 1 << l);
         self.counters.async_copies += 1;
-        if reading != 0 {
-            let access = Access { line, width, touch: Touch::Read };
-            self.each_region(warp, reading, Space::Global, &from, access, |_, _, _| {})?;
+        // Lanes that read less than they write (the rest is zeros) may do so at the end of an allocation.
+        let mut reading: u32 = lanes_of(mask).filter(|&l| take[l] > 0).fold(0, |m, l| m | 1 << l);
+        while reading != 0 {
+            let bytes = take[reading.trailing_zeros() as usize];
+            let same = lanes_of(reading).filter(|&l| take[l] == bytes).fold(0, |m, l| m | 1 << l);
+            let access = Access { line, width: bytes as usize, align: width, touch: Touch::Read };
+            self.each_region(warp, same, Space::Global, &from, access, |_, _, _| {})?;
+            reading &= !same;
         }
-        let access = Access { line, width, touch: Touch::Write };
+        let access = Access { line, width, align: width, touch: Touch::Write };
         if let Some(lane) = lanes_of(mask).find(|&l| !to[l].is_multiple_of(width as u64)) {
             return Err(self.fault(Code::MisalignedAddress, warp, lane, line, "cp.async to a misaligned address"));
         }
@@ -470,7 +476,7 @@ impl Machine<'_> {
             let mut bytes = [0u8; 16];
             if take > 0 {
                 let Ok((region, at)) = self.memory.range(copy.from, take) else {
-                    let access = Access { line, width: take, touch: Touch::Read };
+                    let access = Access { line, width: take, align: size, touch: Touch::Read };
                     return Err(self.out_of_bounds(warp, copy.lane.into(), copy.from, access));
                 };
                 bytes[..take].copy_from_slice(&region.bytes.data[at..at + take]);
@@ -494,7 +500,7 @@ impl Machine<'_> {
         address: &Long,
     ) -> Result<(), Fault> {
         let mask = if n == 4 { FULL } else { (1 << (8 * n)) - 1 };
-        let access = Access { line, width: 16, touch: Touch::Read };
+        let access = Access { line, width: 16, align: 16, touch: Touch::Read };
         let mut rows = [[0u16; 8]; LANES];
         let counting = std::mem::take(&mut self.count);
         self.each_region(warp, mask, Space::Shared, address, access, |bytes, lanes, at| {

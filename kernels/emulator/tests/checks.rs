@@ -1,5 +1,7 @@
 //! Every check finds its mistake, and stays silent where there is none.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 mod common;
 
 use common::Arg::{Int, Pointer};

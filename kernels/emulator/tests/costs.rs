@@ -1,5 +1,7 @@
 //! Counters are exact on patterns whose cost is known.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 mod common;
 
 use common::Arg::{Int, Pointer};
