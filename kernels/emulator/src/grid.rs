@@ -52,7 +52,7 @@ pub fn launch(
         shape,
         counters,
         shared: Bytes::poisoned(shared_bytes),
-        shared_race: SharedRace::new(shared_bytes, num_warps),
+        shared_race: SharedRace::new(shared_bytes, num_warps, config.check_lanes),
         tags,
         block: [0; 3],
         block_number: 0,

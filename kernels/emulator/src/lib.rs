@@ -6,7 +6,7 @@
 //! ```text
 //! PTX text → lexer → parse → decode (+ decode_alu, decode_memory) → program
 //! launch   → grid (blocks, barriers) → warp (lanes, divergence) → alu, float, convert, mma, cross
-//!                                                               → access → memory, race, counters
+//!                                                               → access, copies → region → memory, race, counters
 //! ```
 //!
 //! and the driver's side is `config`, `state` (devices, handles), `stream` (when things run), `graph`, `api` (the exported
@@ -19,6 +19,7 @@ pub mod api;
 pub mod collective;
 pub mod config;
 mod convert;
+mod copies;
 pub mod counters;
 mod cross;
 pub mod decode;
@@ -37,6 +38,7 @@ pub mod nccl;
 pub mod parse;
 mod program;
 mod race;
+mod region;
 pub mod result;
 pub mod state;
 pub mod stream;

@@ -54,6 +54,27 @@ fn a_missing_barrier_before_overwriting_is_a_race() {
 }
 
 #[test]
+fn lanes_of_a_warp_need_to_meet_too() {
+    let x = floats(64);
+    let mut rig = Rig::new("checks");
+    let (dx, out) = (rig.upload(&x), rig.alloc(256));
+    rig.run("lanes_ok", 1, 64, &[Pointer(out), Pointer(dx)]).unwrap();
+    assert_eq!(rig.download::<f32>(out, 3), [2.0, 1.0, 4.0]);
+    rig.must_report(
+        "lanes_no_sync",
+        1,
+        64,
+        &[Pointer(out), Pointer(dx)],
+        Code::LaunchFailed,
+        "no __syncwarp lies between",
+    );
+
+    let mut rig = Rig::with("checks", Config { check_lanes: false, ..Config::default() });
+    let (dx, out) = (rig.upload(&x), rig.alloc(256));
+    rig.run("lanes_no_sync", 1, 64, &[Pointer(out), Pointer(dx)]).unwrap();
+}
+
+#[test]
 fn the_race_check_can_be_switched_off() {
     let mut rig = Rig::with("checks", Config { check_shared: false, ..Config::default() });
     let (dx, out) = (rig.upload(&floats(512)), rig.alloc(1024));
