@@ -8,7 +8,7 @@
 // sum_forward leaves the extremes of its 64 units with every row, so that sum_finish reads values again only where something is to be done.
 #include "gemm.cuh"
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
 panel_gather(Pass pass, const PanelDesc* __restrict__ panels, const SliceDesc* __restrict__ slices) {
     i32 lane = threadIdx.x % WARP, row = blockIdx.x * 8 + threadIdx.x / WARP;
     if (row >= pass.rows) return;
@@ -161,7 +161,7 @@ __device__ __forceinline__ void finish_row(const Pass& pass, const SumDesc& sum,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(128)
+extern "C" __global__ void __launch_bounds__(128, 8)
 sum_finish(Pass pass, const SumDesc* __restrict__ sums, const GroupDesc* __restrict__ groups, const u32* __restrict__ extremes) {
     i32 lane = threadIdx.x % WARP, first_row = blockIdx.x * 128 + threadIdx.x / WARP * WARP, row = first_row + lane;
     if (first_row >= pass.rows) return;
