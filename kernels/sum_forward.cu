@@ -157,7 +157,7 @@ __device__ __forceinline__ void finish_row(const Pass& pass, const SumDesc& sum,
     }
     if (lane == 0) {
         pass.scales[scale_at(sum.value, pass.capacity, row)] = merged;
-        if (degenerate) pass.degenerate[row] = 1;  // others may write the same, never anything else
+        if (degenerate) atomicOr(pass.degenerate + row, 1u);  // other sums may mark the same row: an integer, whoever comes first
     }
 }
 
@@ -177,7 +177,7 @@ sum_finish(Pass pass, const SumDesc* __restrict__ sums, const GroupDesc* __restr
         if (is_comfortable(seen) && panel.exponent > ZERO) {
             bool forgets = is_above_loss(seen.min, panel.exponent, panel);
             pass.scales[scale_at(sum.value, pass.capacity, row)] = {panel.exponent, forgets ? NO_LOSS : panel.loss};
-            if (gain_bits(seen.min, 0) + pass.flow_bits > LARGEST_GAIN_BITS) pass.degenerate[row] = 1;
+            if (gain_bits(seen.min, 0) + pass.flow_bits > LARGEST_GAIN_BITS) atomicOr(pass.degenerate + row, 1u);
             todo = false;
         }
     }
