@@ -5,10 +5,12 @@ typedef unsigned int u32;
 typedef int i32;
 typedef long long i64;
 
-// A cell without a value, an absent item. As f32 bits it is a NaN, which no column may hold.
-constexpr u32 MISSING = 0xffffffffu;
+// Constants are enumerators and macros: NVRTC would put a `constexpr` variable into every module.
 
-// --- descriptors: repr(C) on the host ---------------------------------------------------------------------------------
+// A cell without a value, an absent item. As f32 bits it is a NaN, which no column may hold.
+enum : u32 { MISSING = 0xffffffffu };
+
+// Descriptors: repr(C) on the host.
 
 struct Buffer {
     i64 at;
@@ -146,12 +148,12 @@ __device__ __forceinline__ i32 tiles(i32 count, i32 size) {
     return (count + size - 1) / size;
 }
 
-// --- a warp together ----------------------------------------------------------------------------------------------------
+// A warp together.
 
-constexpr u32 ALL = 0xffffffffu;
-constexpr i32 WARP = 32;
-constexpr double LN_2 = 0.693147180559945309417;
-constexpr double LOG2_E = 1.44269504088896340736;
+enum : u32 { ALL = 0xffffffffu };
+enum : i32 { WARP = 32 };
+#define LN_2 0.693147180559945309417
+#define LOG2_E 1.44269504088896340736
 #define INF (__longlong_as_double(0x7ff0000000000000ll))
 
 __device__ __forceinline__ u32 warp_max(u32 x) {
@@ -175,21 +177,25 @@ __device__ __forceinline__ double warp_max(double x) {
     return x;
 }
 
-// --- rows in scaled linear space: src/backend/cpu/scaled.rs, number by number ----------------------------------------------
+// Rows in scaled linear space: src/backend/cpu/scaled.rs, number by number.
 
-constexpr i64 ZERO = -(1ll << 40);
-constexpr i64 NO_LOSS = -(1ll << 50);
-constexpr i64 SOME_LOSS = -(1ll << 49);
-constexpr i64 TOTAL_LOSS = 1ll << 50;
-constexpr i64 TINY_BITS = 100;
-constexpr u32 TINY_AS_BITS = (127 - 100) << 23;
-constexpr i64 SAFE_BITS = 30;
-constexpr i64 LARGEST_GAIN_BITS = 101;
-constexpr u32 ONE = 0x3f800000u;
-constexpr u32 COMFORTABLE = (127 - 30) << 23;
-constexpr u32 SMALLEST_NORMAL = 0x00800000u;
-constexpr u32 INFINITE = 0x7f800000u;
-constexpr u32 LOW_WATER = (127 - 40) << 23;
+enum : i64 {
+    ZERO = -(1ll << 40),
+    NO_LOSS = -(1ll << 50),
+    SOME_LOSS = -(1ll << 49),
+    TOTAL_LOSS = 1ll << 50,
+    TINY_BITS = 100,
+    SAFE_BITS = 30,
+    LARGEST_GAIN_BITS = 101,
+};
+enum : u32 {
+    TINY_AS_BITS = (127 - 100) << 23,
+    COMFORTABLE = (127 - 30) << 23,
+    LOW_WATER = (127 - 40) << 23,
+    ONE = 0x3f800000u,
+    SMALLEST_NORMAL = 0x00800000u,
+    INFINITE = 0x7f800000u,
+};
 
 // Largest and smallest entry of a row of non-negative numbers, as bits: integers order them, and NaN comes out on top.
 struct Extremes {
@@ -210,7 +216,9 @@ struct Extremes {
     __device__ __forceinline__ Extremes of_warp() const { return {warp_max(max), warp_min(min)}; }
 };
 
-constexpr Extremes NOTHING_SEEN = {0, 0xffffffffu};
+__device__ __forceinline__ Extremes nothing_seen() {
+    return {0, 0xffffffffu};
+}
 
 __device__ __forceinline__ Scale unit_scale() {
     return {0, NO_LOSS};
@@ -302,7 +310,7 @@ __device__ __forceinline__ Scale settle_row(float* row, i32 units, Extremes seen
     return align_row(row, units, seen.max, scale, scale.exponent + exponent_of(seen.max), smallest, lane);
 }
 
-// --- momentum ------------------------------------------------------------------------------------------------------------
+// Momentum.
 
 // What momentum keeps of a flow: 1 changes nothing, 0 clears even what is not a number, and what has become negligible goes.
 __device__ __forceinline__ float kept(float keep, float flow) {

@@ -3,8 +3,8 @@
 #include "common.cuh"
 
 // Standard deviation of the logistic distribution of scale 1: π/√3.
-constexpr double LOGISTIC_STD = 1.81379936423421785059;
-constexpr double LN_TAU = 1.83787706640934548356;
+#define LOGISTIC_STD 1.81379936423421785059
+#define LN_TAU 1.83787706640934548356
 
 // log(1/(1 + e^−z)) without overflow.
 __device__ __forceinline__ double log_sigmoid(double z) {

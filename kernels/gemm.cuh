@@ -14,12 +14,14 @@
 #pragma once
 #include "common.cuh"
 
-constexpr i32 TILE = 64;
-constexpr i32 TILE_K = 32;
-constexpr i32 THREADS = 128;
-constexpr i32 LD_ALONG_K = 40;
-constexpr i32 LD_ACROSS = 68;
-constexpr i32 TILE_WORDS = TILE * LD_ALONG_K;  // the larger of both layouts: 64·40 and 32·68
+enum : i32 {
+    TILE = 64,
+    TILE_K = 32,
+    THREADS = 128,
+    LD_ALONG_K = 40,
+    LD_ACROSS = 68,
+    TILE_WORDS = TILE * LD_ALONG_K,  // the larger of both layouts: 64·40 and 32·68
+};
 
 // Two stages of two operands: 40 KiB.
 struct Tiles {
@@ -35,7 +37,7 @@ struct Operand {
     i32 depth;  // steps of k that exist
 };
 
-// --- copies ----------------------------------------------------------------------------------------------------------------
+// Copies.
 
 __device__ __forceinline__ u32 shared_address(const void* pointer) {
     return (u32)__cvta_generic_to_shared(pointer);
@@ -84,7 +86,7 @@ __device__ __forceinline__ void copy_tile(float* tile, const Operand& x) {
     }
 }
 
-// --- arithmetic ------------------------------------------------------------------------------------------------------------
+// Arithmetic.
 
 struct Pair {
     float x, y;

@@ -9,7 +9,7 @@
 #include "distribution.cuh"
 
 // 2^30: densities beyond 2^±FAR are not kept in linear space.
-constexpr double FAR = 1073741824.0;
+#define FAR 1073741824.0
 
 // A row from logarithms, which are computed twice: once for the largest, once for the values. One loop over the passes keeps one
 // copy of the logarithms' long code.
@@ -57,7 +57,7 @@ input_forward(Pass pass, const InputDesc* __restrict__ inputs, const ParamDesc* 
         fill_row(out, d.units, 1.0f, lane);
     } else if (d.kind == TABLE) {
         const float* theta = pass.theta + d.theta_at + (i64)cell * d.ld;
-        Extremes seen = NOTHING_SEEN;
+        Extremes seen = nothing_seen();
         for (i32 k = lane; k < d.units; k += WARP) {
             float value = theta[k];
             out[k] = value;
@@ -87,7 +87,7 @@ rows_sum(Pass pass, const Piece* __restrict__ pieces, const u32* __restrict__ it
     pass.flows[(i64)piece.out * 8 + unit] = (float)sum;
 }
 
-constexpr i32 CAT_TILE = 32;
+enum : i32 { CAT_TILE = 32 };
 
 template <class T>
 __device__ __forceinline__ void table_flows(const Pass& pass, const ParamDesc* tables, const u32* starts, const u32* items,

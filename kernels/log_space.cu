@@ -158,7 +158,7 @@ log_product_backward(LogPass pass, const PullDesc* __restrict__ pulls, const Pul
     *out = sum;
 }
 
-// --- flows of parameters ---------------------------------------------------------------------------------------------------
+// Flows of parameters.
 
 template <class T>
 __device__ __forceinline__ void log_weight_flows(const LogPass& pass, const ParamDesc* weights, const UseDesc* uses, T* flows) {

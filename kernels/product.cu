@@ -35,7 +35,7 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
     Scale scale = unit_scale();
     const float* first = nullptr;  // a factor that nothing has been multiplied with yet
     bool written = false;          // whether `out` holds the product so far, and `seen` its extremes
-    Extremes seen = NOTHING_SEEN;
+    Extremes seen = nothing_seen();
     for (i32 f = 0; f < product.num_factors; f++) {
         const FactorDesc factor = factors[product.first_factor + f];
         const float* source;
@@ -58,7 +58,7 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
         }
         bool staged = map != nullptr && stage_len > 0;
         if (staged) stage_row(stage, source, factor.units, factor.skew, lane);
-        seen = NOTHING_SEEN;
+        seen = nothing_seen();
         bool lost = false;
         for (i32 k = lane; k < units; k += WARP) {
             float value = map == nullptr ? source[k] : staged ? stage[skewed(map[k], factor.skew)] : source[map[k]];

@@ -23,7 +23,7 @@ panel_gather(Pass pass, const PanelDesc* __restrict__ panels, const SliceDesc* _
         const SliceDesc slice = slices[panel.first_slice + s];
         const float* source = pass.values + row_at(slice.source, pass.capacity, row) + slice.start;
         Scale scale = pass.scales[scale_at(slice.source, pass.capacity, row)];
-        Extremes seen = NOTHING_SEEN;
+        Extremes seen = nothing_seen();
         for (i32 k = lane; k < slice.units; k += WARP) {
             float value = source[k];
             out[k] = value;
@@ -59,7 +59,7 @@ __device__ __forceinline__ void sum_forward(const Pass& pass, const GroupDesc* g
 #pragma unroll
     for (i32 i = 0; i < 4; i++) {
         const i32 row = result_row(i / 2, i % 2 * 2);
-        Extremes seen = NOTHING_SEEN;
+        Extremes seen = nothing_seen();
 #pragma unroll
         for (i32 n = 0; n < 4; n++) {
             const i32 col = result_col(n, 0);
@@ -101,7 +101,7 @@ SUM_FORWARD(sum_forward_f32, F32)
 
 // The extremes of a group in a row, over its tiles.
 __device__ __forceinline__ Extremes group_extremes(const GroupDesc& group, const u32* extremes, i32 capacity, i32 row) {
-    Extremes seen = NOTHING_SEEN;
+    Extremes seen = nothing_seen();
     for (i32 tile = 0; tile < tiles(group.units, TILE); tile++) {
         uint2 of_tile = reinterpret_cast<const uint2*>(extremes)[(group.extremes_at + tile) * capacity + row];
         seen.merge({of_tile.x, of_tile.y});
@@ -169,7 +169,7 @@ sum_finish(Pass pass, const SumDesc* __restrict__ sums, const GroupDesc* __restr
     bool todo = row < pass.rows;
     if (todo && sum.one_panel) {
         // Outputs that are all in range: the common case, and nothing is to be done.
-        Extremes seen = NOTHING_SEEN;
+        Extremes seen = nothing_seen();
         for (i32 g = 0; g < sum.num_groups; g++) {
             seen.merge(group_extremes(groups[sum.first_group + g], extremes, pass.capacity, row));
         }

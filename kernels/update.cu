@@ -13,9 +13,9 @@
 //   scale, add_scaled, blend_rows                                               element by element
 #include "distribution.cuh"
 
-constexpr i32 CAT_TILE = 32;
+enum : i32 { CAT_TILE = 32 };
 
-// --- coefficients ----------------------------------------------------------------------------------------------------------
+// Coefficients.
 
 struct Coefficients {
     double keep, take, add;
@@ -47,7 +47,7 @@ __device__ __forceinline__ float moved(const Coefficients& c, float theta, doubl
     return (float)(c.keep * (double)theta + c.take * flow + c.add);
 }
 
-// --- weights ---------------------------------------------------------------------------------------------------------------
+// Weights.
 
 // Σ over the splits of one weight, in their order.
 __device__ __forceinline__ float split_sum(const ParamDesc& d, const float* partials, i32 splits, i32 unit, i32 col) {
@@ -169,7 +169,7 @@ weights_masses_f64(const ParamDesc* __restrict__ weights, const double* __restri
     weights_masses(weights, flows, gain, rows);
 }
 
-// --- tables ----------------------------------------------------------------------------------------------------------------
+// Tables.
 
 // Without flows, both sums are of θ.
 template <class T>
@@ -264,7 +264,7 @@ table_move_f64(Pass pass, const ParamDesc* __restrict__ tables, const double* __
     table_move(pass, tables, flows, coefs, num_rows);
 }
 
-// --- densities -------------------------------------------------------------------------------------------------------------
+// Densities.
 
 template <class T>
 __device__ __forceinline__ void density_update(const Pass& pass, const ParamDesc* densities, const T* flows, const Update& update) {
@@ -318,7 +318,7 @@ density_masses_f64(const ParamDesc* __restrict__ densities, const double* __rest
     density_masses(densities, flows, gain, rows);
 }
 
-// --- rows and elements -----------------------------------------------------------------------------------------------------
+// Rows and elements.
 
 extern "C" __global__ void __launch_bounds__(128)
 top_down_rows(Pass pass, const ParamDesc* __restrict__ params, const UseDesc* __restrict__ uses, double* rows) {
