@@ -164,6 +164,28 @@ struct Bf16 {
     }
 };
 
+// Three products: what bf16 leaves of an operand is another bf16, and only low·low is left out. `Precision::Bf16x3` of the CPU.
+struct Bf16x3 {
+    struct Fragment {
+        Bf16::Fragment high, low;
+    };
+
+    static __device__ __forceinline__ Pair rest(Pair p, u32 high) {
+        return {p.x - __uint_as_float(high << 16), p.y - __uint_as_float(high & 0xffff0000u)};
+    }
+
+    static __device__ __forceinline__ void pack(Fragment& to, Pair low, Pair high) {
+        Bf16::pack(to.high, low, high);
+        Bf16::pack(to.low, rest(low, to.high[0]), rest(high, to.high[1]));
+    }
+
+    static __device__ __forceinline__ void multiply(float (&c)[4], const Fragment& upper, const Fragment& lower, const Fragment& b) {
+        Bf16::multiply(c, upper.low, lower.low, b.high);
+        Bf16::multiply(c, upper.high, lower.high, b.low);
+        Bf16::multiply(c, upper.high, lower.high, b.high);
+    }
+};
+
 struct F32 {};
 
 // Adds the products of one stage.

@@ -90,4 +90,5 @@ __device__ __forceinline__ void sum_backward(const Pass& pass, const GroupDesc* 
     }
 SUM_BACKWARD(sum_backward_tf32, Tf32)
 SUM_BACKWARD(sum_backward_bf16, Bf16)
+SUM_BACKWARD(sum_backward_bf16x3, Bf16x3)
 SUM_BACKWARD(sum_backward_f32, F32)

@@ -56,4 +56,5 @@ __device__ __forceinline__ void sum_flows(const Pass& pass, const ParamDesc* wei
     }
 SUM_FLOWS(sum_flows_tf32, Tf32)
 SUM_FLOWS(sum_flows_bf16, Bf16)
+SUM_FLOWS(sum_flows_bf16x3, Bf16x3)
 SUM_FLOWS(sum_flows_f32, F32)

@@ -97,6 +97,7 @@ __device__ __forceinline__ void sum_forward(const Pass& pass, const GroupDesc* g
     }
 SUM_FORWARD(sum_forward_tf32, Tf32)
 SUM_FORWARD(sum_forward_bf16, Bf16)
+SUM_FORWARD(sum_forward_bf16x3, Bf16x3)
 SUM_FORWARD(sum_forward_f32, F32)
 
 // The extremes of a group in a row, over its tiles.
