@@ -18,7 +18,8 @@ struct Buffer {
     i32 scale;
 };
 
-struct Scale {
+// One access of 16 bytes: two of 8 would each touch every sector.
+struct __align__(16) Scale {
     i64 exponent;
     i64 loss;
 };
