@@ -9,9 +9,15 @@
 
 extern __shared__ float staged_rows[];
 
-// Where unit i of a staged row lies: one free word every 2^skew.
+// Where unit i of a staged row lies: blocks of 32 stay where they are, their words change places. So copying a row meets no bank twice, and `skew` (README.md)
+// sees to it that reading a transposed one does not either.
 __device__ __forceinline__ i32 skewed(i32 i, i32 skew) {
-    return i + (i >> skew);
+    return i ^ ((i >> (5 + (skew & 0xff)) << (skew >> 8)) & 31);
+}
+
+// Whether a row fits this warp's shared memory.
+__device__ __forceinline__ bool fits(i32 units, i32 stage_len) {
+    return ((units + 31) & ~31) <= stage_len;
 }
 
 // Copies a row to this warp's shared memory; whoever read the last one is done with it.
@@ -56,7 +62,7 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
             first = source;
             continue;
         }
-        bool staged = map != nullptr && stage_len > 0;
+        bool staged = map != nullptr && fits(factor.units, stage_len);
         if (staged) stage_row(stage, source, factor.units, factor.skew, lane);
         seen = nothing_seen();
         bool lost = false;
@@ -99,7 +105,7 @@ product_backward(Pass pass, const PullDesc* __restrict__ pulls, const PullSource
         const float* flow = pass.flows + row_at(source.flow, pass.capacity, row);
         const u32* items = source.items_at < 0 ? nullptr : maps + source.items_at;
         const u32* starts = source.starts_at < 0 ? nullptr : maps + source.starts_at;
-        bool staged = items != nullptr && stage_len > 0;
+        bool staged = items != nullptr && fits(source.units, stage_len);
         if (staged) stage_row(stage, flow, source.units, source.skew, lane);
         bool adds = s > 0 || pull.add != 0;
         for (i32 u = lane; u < pull.units; u += WARP) {
