@@ -23,7 +23,7 @@ __device__ __forceinline__ bool fits(i32 units, i32 stage_len) {
 // Copies a row to this warp's shared memory; whoever read the last one is done with it.
 __device__ __forceinline__ void stage_row(float* stage, const float* row, i32 units, i32 skew, i32 lane) {
     __syncwarp();
-    for (i32 k = lane; k < units; k += WARP) stage[skewed(k, skew)] = row[k];
+    LANES(k, units) stage[skewed(k, skew)] = row[k];
     __syncwarp();
 }
 
@@ -66,7 +66,7 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
         if (staged) stage_row(stage, source, factor.units, factor.skew, lane);
         seen = nothing_seen();
         bool lost = false;
-        for (i32 k = lane; k < units; k += WARP) {
+        LANES(k, units) {
             float value = map == nullptr ? source[k] : staged ? stage[skewed(map[k], factor.skew)] : source[map[k]];
             float before = first != nullptr ? first[k] : written ? out[k] : 1.0f;
             float result = before * value;
@@ -80,7 +80,7 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
         written = true;
     }
     if (!written) {
-        for (i32 k = lane; k < units; k += WARP) {
+        LANES(k, units) {
             float value = first != nullptr ? first[k] : 1.0f;
             out[k] = value;
             seen.see(value);
@@ -108,7 +108,7 @@ product_backward(Pass pass, const PullDesc* __restrict__ pulls, const PullSource
         bool staged = items != nullptr && fits(source.units, stage_len);
         if (staged) stage_row(stage, flow, source.units, source.skew, lane);
         bool adds = s > 0 || pull.add != 0;
-        for (i32 u = lane; u < pull.units; u += WARP) {
+        LANES(u, pull.units) {
             float sum = adds ? out[u] : 0.0f;
             if (items == nullptr) {
                 sum += flow[u];

@@ -26,7 +26,7 @@ sum_gain(Pass pass, const GroupDesc* __restrict__ groups) {
     }
     // The forward pass has seen to it that the result stays in range.
     float factor = power_of_two((i32)min(max(panel - own, -150ll), 150ll));
-    for (i32 k = lane; k < group.units; k += WARP) {
+    LANES(k, group.units) {
         float value = values[k], gain = flows[k] / value * factor;
         values[k] = value > 0.0f ? gain : 0.0f;
     }
