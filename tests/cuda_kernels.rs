@@ -1,7 +1,12 @@
 //! Every kernel of `kernels/ptx` through `cudarc`, against plain loops in double precision and the CPU's own rules.
 //!
-//! Sizes are no multiples of tiles, memory is NaN until written, comparisons fail on NaN. Tests named `typical…` run what most launches are, and their counters
-//! are held to `kernels/budgets.toml`. Whatever driver the library path leads to is used, in CI the one of `kernels/emulator`; without one, nothing is tested.
+//! Sizes are no multiples of tiles, memory is NaN until written, comparisons fail on NaN. The tests of the modules need a driver: here they do nothing, and
+//! the tests of this file run them again in a process that has the emulated one. Those named `typical…` launch what most launches are, and their counters are
+//! held to `kernels/budgets.toml`. `ANEMONE_TEST_REAL_DRIVER=1` runs them where there is a GPU.
+
+#[path = "common/emulator.rs"]
+#[allow(dead_code)]
+mod emulator;
 
 #[path = "cuda_kernels/device.rs"]
 mod device;
@@ -20,7 +25,7 @@ mod sums;
 use std::path::Path;
 use std::process::Command;
 
-/// The device; ends the test, well, where there is no driver.
+/// The device; ends the test, well, in a process without a driver.
 macro_rules! device_or_return {
     () => {
         match crate::device() {
@@ -31,34 +36,48 @@ macro_rules! device_or_return {
 }
 pub(crate) use device_or_return;
 
+/// Set in the processes that have a driver.
+const INSIDE: &str = "ANEMONE_TEST_KERNELS";
+
 fn device() -> Option<device::Device> {
-    // SAFETY: only looks whether the library is there.
-    if !unsafe { cudarc::driver::sys::is_culib_present() } {
-        eprintln!("skipped: there is no CUDA driver, not even an emulated one");
-        return None;
+    let has_driver = std::env::var_os(INSIDE).is_some() || std::env::var_os("ANEMONE_TEST_REAL_DRIVER").is_some();
+    has_driver.then(|| device::Device::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/ptx")))
+}
+
+/// Runs the tests of the modules whose names have `filter` in them under the emulator.
+fn run_under_emulator(filter: &str, settings: &[(&str, &str)]) {
+    if std::env::var_os(INSIDE).is_some() {
+        return;
     }
-    Some(device::Device::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/ptx")))
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    emulator::attach(command.args([filter, "--test-threads=2"])).env(INSIDE, "1");
+    command.envs(settings.iter().map(|(name, value)| (format!("ANEMONE_EMULATOR_{name}"), value)));
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!text.contains(" 0 passed"), "nothing is called {filter}");
+}
+
+#[test]
+fn kernels_agree_with_double_precision() {
+    run_under_emulator("::", &[]);
+}
+
+#[test]
+fn blocks_and_warps_may_run_in_any_order() {
+    run_under_emulator("::", &[("REVERSE", "1")]);
 }
 
 #[test]
 fn counters_are_within_budget() {
-    // SAFETY: only looks whether the library is there.
-    if !unsafe { cudarc::driver::sys::is_culib_present() } {
+    if std::env::var_os(INSIDE).is_some() {
         return;
     }
     // Counters are written when a process ends.
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("counters.json");
-    let tests = Command::new(std::env::current_exe().unwrap())
-        .args(["typical", "--test-threads=1"])
-        .env("ANEMONE_EMULATOR_COUNTERS", &file)
-        .output()
-        .unwrap();
-    assert!(tests.status.success(), "{}", String::from_utf8_lossy(&tests.stdout));
-    let Ok(text) = std::fs::read_to_string(&file) else {
-        eprintln!("skipped: this driver does not count");
-        return;
-    };
+    run_under_emulator("typical", &[("COUNTERS", file.to_str().unwrap())]);
+    let text = std::fs::read_to_string(&file).unwrap();
     let counters: serde_json::Value = serde_json::from_str(&text).unwrap();
     let budgets = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/budgets.toml")).unwrap();
     let budgets: toml::Table = budgets.parse().unwrap();

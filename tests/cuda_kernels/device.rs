@@ -119,7 +119,7 @@ macro_rules! launch {
             shared_mem_bytes: $shared as u32,
         };
         let mut builder = $device.stream.launch_builder($device.kernel($name));
-        $(let arg = $arg; let arg = Box::leak(Box::new(arg)); cudarc::driver::PushKernelArg::arg(&mut builder, &*arg);)*
+        $(let arg = $arg; cudarc::driver::PushKernelArg::arg(&mut builder, &arg);)*
         // SAFETY: the arguments are those of kernels/README.md.
         unsafe { builder.launch(config) }.unwrap_or_else(|e| panic!("{}: {e:?}", $name));
         $device.stream.synchronize().unwrap_or_else(|e| panic!("{}: {e:?}", $name));

@@ -508,7 +508,7 @@ fn densities(typical: bool) {
             ..Update::default()
         };
         let host: Vec<f64> = if double { double_host.clone() } else { single_host.iter().map(|&f| f.into()).collect() };
-        let flows_at = if double { d.at(&self::upload(&d, &host)) } else { d.at(&single) };
+        let flows_at = if double { d.at(upload(&d, &host)) } else { d.at(&single) };
         let name = |kernel: &str| format!("{kernel}_{}", if double { "f64" } else { "f32" });
         launch!(d, &name("density_update"), columns, 64, 0; pass, d.at(&densities_dev), flows_at, update);
         launch!(d, &name("density_masses"), columns, 64, 0; d.at(&densities_dev), flows_at, 2.0f64, d.at(&rows));
