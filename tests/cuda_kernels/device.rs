@@ -190,7 +190,7 @@ impl Slab {
 }
 
 /// A row of a buffer in a downloaded slab.
-pub fn row<'a, T>(values: &'a [T], capacity: usize, buffer: Buffer, row: usize, start: usize, units: usize) -> &'a [T] {
+pub fn row<T>(values: &[T], capacity: usize, buffer: Buffer, row: usize, start: usize, units: usize) -> &[T] {
     let at = buffer.at as usize * capacity + row * buffer.ld as usize + start;
     &values[at..at + units]
 }

@@ -74,7 +74,7 @@ fn inputs(seed: u64, rows: usize, typical: bool) -> Inputs {
             slots: slots as i32,
             ld: ld as i32,
             first_use: it.uses.len() as i32,
-            num_uses: num_uses as i32,
+            num_uses,
             origin: if kind == GAUSSIAN { 0.5 } else { -1.0 },
             width: 2.0 / 16.0,
             min_std: 0.05,

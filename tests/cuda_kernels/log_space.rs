@@ -46,7 +46,7 @@ fn want(theta: &[f32], inputs: [Vec<f64>; 4], flow: f64) -> Want {
     let mut weights = vec![0.0; T0];
     let share =
         |w: f32, v: f64, n: f64| if w > 0.0 && n > f64::NEG_INFINITY { f64::from(w) * (v - n).exp() } else { 0.0 };
-    let mut f2 = vec![0.0; 7];
+    let mut f2 = [0.0; 7];
     for (k, f) in f2.iter_mut().enumerate() {
         *f = flow * share(theta[R + k], p2[k], root);
         weights[R + k] = *f;
