@@ -27,7 +27,7 @@ __device__ __forceinline__ void stage_row(float* stage, const float* row, i32 un
     __syncwarp();
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 3)
 product_forward(Pass pass, const ProductDesc* __restrict__ products, const FactorDesc* __restrict__ factors,
                 const ParamDesc* __restrict__ params, const u32* __restrict__ maps, i32 stage_len) {
     i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -91,7 +91,7 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
     if (lane == 0) pass.scales[scale_at(product.value, pass.capacity, row)] = scale;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
 product_backward(Pass pass, const PullDesc* __restrict__ pulls, const PullSource* __restrict__ sources,
                  const u32* __restrict__ maps, i32 stage_len) {
     i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
