@@ -86,8 +86,11 @@ __device__ __forceinline__ void sum_backward(const Pass& pass, const GroupDesc* 
 }
 
 // BLOCKS that a multiprocessor is to have room for: two where three would make threads spill.
-#define SUM_BACKWARD(name, Math, M, BLOCKS) \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) name(Pass pass, const GroupDesc* __restrict__ groups, const TargetDesc* __restrict__ targets) { sum_backward<Math, M>(pass, groups, targets); }
+#define SUM_BACKWARD(name, Math, M, BLOCKS)                                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                   \
+    name(Pass pass, const GroupDesc* __restrict__ groups, const TargetDesc* __restrict__ targets) { \
+        sum_backward<Math, M>(pass, groups, targets);                                               \
+    }
 SUM_BACKWARD(sum_backward_f32, F32, 2, 3)
 SUM_BACKWARD(sum_backward_tf32, Tf32, 2, 3)
 SUM_BACKWARD(sum_backward_bf16, Bf16, 2, 3)

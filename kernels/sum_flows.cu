@@ -52,8 +52,12 @@ __device__ __forceinline__ void sum_flows(const Pass& pass, const ParamDesc* wei
     }
 }
 
-#define SUM_FLOWS(name, Math, M) \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3) name(Pass pass, const ParamDesc* __restrict__ weights, const UseDesc* __restrict__ uses, float* partials, i32 chunks_per_split) { sum_flows<Math, M>(pass, weights, uses, partials, chunks_per_split); }
+#define SUM_FLOWS(name, Math, M)                                                                              \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)                                                  \
+    name(Pass pass, const ParamDesc* __restrict__ weights, const UseDesc* __restrict__ uses, float* partials, \
+         i32 chunks_per_split) {                                                                              \
+        sum_flows<Math, M>(pass, weights, uses, partials, chunks_per_split);                                  \
+    }
 SUM_FLOWS(sum_flows_f32, F32, 2)
 SUM_FLOWS(sum_flows_tf32, Tf32, 2)
 SUM_FLOWS(sum_flows_bf16, Bf16, 2)

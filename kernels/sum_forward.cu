@@ -91,8 +91,11 @@ __device__ __forceinline__ void sum_forward(const Pass& pass, const GroupDesc* g
     }
 }
 
-#define SUM_FORWARD(name, Math, M) \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3) name(Pass pass, const GroupDesc* __restrict__ groups, u32* extremes) { sum_forward<Math, M>(pass, groups, extremes); }
+#define SUM_FORWARD(name, Math, M)                                         \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)               \
+    name(Pass pass, const GroupDesc* __restrict__ groups, u32* extremes) { \
+        sum_forward<Math, M>(pass, groups, extremes);                      \
+    }
 SUM_FORWARD(sum_forward_f32, F32, 2)
 SUM_FORWARD(sum_forward_tf32, Tf32, 2)
 SUM_FORWARD(sum_forward_bf16, Bf16, 2)

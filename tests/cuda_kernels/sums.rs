@@ -212,7 +212,7 @@ fn run(device: &Device, math: &str, case: &Case, seed: u64) {
     let d = device;
     let (values, node_flows, scales) = (d.up(&slab.values), d.up(&flows.values), d.up(&slab.scales));
     let (theta_dev, degenerate) = (d.up(&theta), d.up(&vec![0u32; capacity]));
-    let extremes = d.up(&vec![0u32; 2 * extremes_at * capacity]);
+    let extremes = d.fresh::<u32>(2 * extremes_at * capacity);
     let data_rows = rows - usize::from(rows > 1);
     let pass = Pass {
         values: d.at(&values),
@@ -317,7 +317,7 @@ fn run(device: &Device, math: &str, case: &Case, seed: u64) {
     let per_split = chunks.div_ceil(3).max(1);
     let splits = chunks.div_ceil(per_split);
     assert!(splits <= 8);
-    let partials = d.up(&vec![f32::NAN; partial_at]);
+    let partials = d.fresh::<f32>(partial_at);
     launch!(d, &format!("sum_flows_{math}"), (tiles(max_units, tall) * tiles(max_cols, 64), splits, groups.len()), 128, 0;
         pass, d.at(&params_dev), d.at(&uses_dev), d.at(&partials), per_split as i32);
     let start_flows: Vec<f32> = theta.iter().map(|t| if t.is_nan() { f32::NAN } else { rng.positive() }).collect();
