@@ -259,6 +259,8 @@ fn run(device: &Device, math: &str, case: &Case, seed: u64) {
         let got = scales_after[value.scale as usize * capacity + r];
         assert_eq!((got.exponent, got.loss), (scale.exponent, scale.loss), "{}", what("scale", r, 0));
         assert_eq!(flags[r] != 0, marked, "{}", what("degenerate", r, 0));
+        let padding = row(&after, capacity, value, r, units, value.ld as usize - units);
+        assert!(padding.iter().all(|x| x.is_nan()), "{}", what("padding", r, 0));
     }
 
     // G.
