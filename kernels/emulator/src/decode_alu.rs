@@ -107,7 +107,9 @@ impl Decoder<'_> {
         if let Some(f) = int1(form, signed) {
             let a = self.long(form.operand(1)?)?;
             return Ok(Some(match f {
-                Int1::Neg | Int1::Not | Int1::Abs | Int1::Brev => Op::Long1 { f, d: self.to_long(form.operand(0)?)?, a },
+                Int1::Neg | Int1::Not | Int1::Abs | Int1::Brev => {
+                    Op::Long1 { f, d: self.to_long(form.operand(0)?)?, a }
+                }
                 _ => Op::LongTo32 { f, d: self.to_word(form.operand(0)?)?, a },
             }));
         }
@@ -197,7 +199,8 @@ impl Decoder<'_> {
         let a = self.word(form.operand(1)?)?;
         let b = form.operands.get(2).map_or(Ok(a), |o| self.word(o))?;
         let c = form.operands.get(3).map_or(Ok(a), |o| self.word(o))?;
-        Ok(Some(Op::Packed { f, bf16, d, a, b, c }))
+        let pair = form.has("bf16x2") || form.has("f16x2");
+        Ok(Some(Op::Packed { f, bf16, pair, d, a, b, c }))
     }
 
     fn logic(&mut self, form: &Form) -> Result<Option<Op>, String> {
@@ -326,10 +329,10 @@ impl Decoder<'_> {
     fn unpack(&mut self, parts: &[Operand], from: &Operand) -> Result<Op, String> {
         let regs = parts.iter().map(|p| self.register(p)).collect::<Result<Vec<_>, _>>()?;
         let wide = matches!(from, Operand::Word(name) if matches!(self.lookup(name), Some(Reg::Long(_))));
-        match regs.as_slice() {
-            &[lo, hi] if wide => Ok(Op::Unpack64 { lo, hi, a: self.long(from)? }),
-            &[lo, hi] => Ok(Op::Unpack32 { lo, hi, a: self.word(from)? }),
-            &[a, b, c, d] if wide => Ok(Op::Unpack64To16 { d: [a, b, c, d], a: self.long(from)? }),
+        match *regs.as_slice() {
+            [lo, hi] if wide => Ok(Op::Unpack64 { lo, hi, a: self.long(from)? }),
+            [lo, hi] => Ok(Op::Unpack32 { lo, hi, a: self.word(from)? }),
+            [a, b, c, d] if wide => Ok(Op::Unpack64To16 { d: [a, b, c, d], a: self.long(from)? }),
             _ => Err("this way of unpacking is not emulated".into()),
         }
     }

@@ -52,7 +52,7 @@ pub fn launch(
         shape,
         counters,
         shared: Bytes::poisoned(shared_bytes),
-        shared_race: SharedRace::new(shared_bytes, num_warps),
+        shared_race: SharedRace::new(shared_bytes, num_warps, config.check_lanes),
         tags,
         block: [0; 3],
         block_number: 0,
@@ -104,7 +104,12 @@ fn run_block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), Fault> {
     }
 }
 
-fn arrive(machine: &mut Machine, warp: &Warp, barriers: &mut [BarrierState], call: BarrierCall) -> Result<State, Fault> {
+fn arrive(
+    machine: &mut Machine,
+    warp: &Warp,
+    barriers: &mut [BarrierState],
+    call: BarrierCall,
+) -> Result<State, Fault> {
     machine.counters.barriers += 1;
     let problem = if call.id >= 16 {
         Some(format!("barrier {}: there are 16", call.id))
@@ -124,7 +129,13 @@ fn arrive(machine: &mut Machine, warp: &Warp, barriers: &mut [BarrierState], cal
 }
 
 /// Opens the barrier of this call if enough threads have arrived, be it that none of them waits.
-fn open(machine: &mut Machine, warps: &mut [Warp], states: &mut [State], barrier: &mut BarrierState, last: BarrierCall) {
+fn open(
+    machine: &mut Machine,
+    warps: &mut [Warp],
+    states: &mut [State],
+    barrier: &mut BarrierState,
+    last: BarrierCall,
+) {
     let all = (warps.len() * LANES) as u32;
     if barrier.arrived < last.count.unwrap_or(all) {
         return;

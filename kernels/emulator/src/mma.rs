@@ -22,7 +22,9 @@ pub fn mma(r: &mut Lanes, kind: MmaKind, d: [Slot; 4], a: [Slot; 4], b: [Slot; 2
     let depth = match kind {
         MmaKind::Tf32K4 => gather_tf32(r, &a[..2], &b[..1], &mut left, &mut right),
         MmaKind::Tf32K8 => gather_tf32(r, &a, &b, &mut left, &mut right),
-        MmaKind::Bf16K8 => gather_halves(r, &a[..2], &b[..1], &mut left, &mut right, |h| f32::from_bits(u32::from(h) << 16)),
+        MmaKind::Bf16K8 => {
+            gather_halves(r, &a[..2], &b[..1], &mut left, &mut right, |h| f32::from_bits(u32::from(h) << 16))
+        }
         MmaKind::Bf16K16 => gather_halves(r, &a, &b, &mut left, &mut right, |h| f32::from_bits(u32::from(h) << 16)),
         MmaKind::F16K8 => gather_halves(r, &a[..2], &b[..1], &mut left, &mut right, f16_to_f32),
         MmaKind::F16K16 => gather_halves(r, &a, &b, &mut left, &mut right, f16_to_f32),
@@ -82,18 +84,18 @@ fn gather_halves(
 ) -> usize {
     for (i, &slot) in a.iter().enumerate() {
         let word = r.word(slot);
-        for lane in 0..LANES {
+        for (lane, pair) in word.into_iter().enumerate() {
             let (row, k) = (lane / 4 + 8 * (i & 1), 2 * (lane % 4) + 8 * (i >> 1));
-            left[row][k] = widen(word[lane] as u16);
-            left[row][k + 1] = widen((word[lane] >> 16) as u16);
+            left[row][k] = widen(pair as u16);
+            left[row][k + 1] = widen((pair >> 16) as u16);
         }
     }
     for (i, &slot) in b.iter().enumerate() {
         let word = r.word(slot);
-        for lane in 0..LANES {
+        for (lane, pair) in word.into_iter().enumerate() {
             let (k, column) = (2 * (lane % 4) + 8 * i, lane / 4);
-            right[k][column] = widen(word[lane] as u16);
-            right[k + 1][column] = widen((word[lane] >> 16) as u16);
+            right[k][column] = widen(pair as u16);
+            right[k + 1][column] = widen((pair >> 16) as u16);
         }
     }
     8 * b.len()

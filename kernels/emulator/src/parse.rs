@@ -150,7 +150,11 @@ impl Parser {
     }
 
     fn expect(&mut self, word: &str) -> Result<(), String> {
-        if self.take(word) { Ok(()) } else { Err(self.error(&format!("expected `{word}`, found `{}`", self.peek().unwrap_or("")))) }
+        if self.take(word) {
+            Ok(())
+        } else {
+            Err(self.error(&format!("expected `{word}`, found `{}`", self.peek().unwrap_or(""))))
+        }
     }
 
     fn number(&mut self) -> Result<i64, String> {
@@ -450,6 +454,15 @@ mod tests {
     #[test]
     fn a_broken_module_says_where() {
         assert_eq!(parse(".version 8.4\nrubbish").unwrap_err(), "PTX line 2: unexpected `rubbish`");
+    }
+
+    #[test]
+    fn text_that_ends_anywhere_is_an_error_and_not_a_panic() {
+        let whole = include_str!("../tests/ptx/simple.ptx");
+        for end in (0..whole.len()).step_by(13) {
+            let _ = parse(&whole[..end]);
+            let _ = parse(&whole[end..]);
+        }
     }
 
     #[test]

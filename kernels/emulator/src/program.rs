@@ -404,6 +404,7 @@ pub enum Reg {
 }
 
 /// Operations. `d` is the destination, `a`, `b`, `c` are sources.
+#[rustfmt::skip] // one operation a line
 #[allow(missing_docs)]
 #[derive(Debug, Clone)]
 pub enum Op {
@@ -433,8 +434,8 @@ pub enum Op {
     Double1 { f: Float1, d: Slot, a: Slot },
     Double2 { f: Float2, d: Slot, a: Slot, b: Slot },
     DoubleFma { d: Slot, a: Slot, b: Slot, c: Slot },
-    /// Two bf16 or f16 values at a time (or one, in the lower half).
-    Packed { f: Packed, bf16: bool, d: Slot, a: Slot, b: Slot, c: Slot },
+    /// Two bf16 or f16 values at a time, or one, in the lower half.
+    Packed { f: Packed, bf16: bool, pair: bool, d: Slot, a: Slot, b: Slot, c: Slot },
     /// `d = a cmp b`, combined with `with`; `q` gets the combination with the opposite comparison.
     Setp { ty: Type, cmp: Compare, ftz: bool, d: Slot, q: Option<Slot>, a: Slot, b: Slot, with: Option<(Logic, Guard)> },
     Select32 { d: Slot, a: Slot, b: Slot, p: Slot },
