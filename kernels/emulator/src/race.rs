@@ -1,0 +1,281 @@
+//! Race checks.
+//!
+//! *Shared memory*: who wrote and who read each 4-byte word last, with vector clocks over the warps of a block. Two
+//! accesses of different warps, one of them a write, must be ordered by barriers. Atomics may meet atomics. A word that
+//! an asynchronous copy is on its way to may not be touched at all. Inside a warp nothing is checked.
+//!
+//! *Global memory*: a 4-byte word that one block of a launch writes must not be touched by another one, except by atomics
+//! on both sides. Narrower accesses are not checked: neighbours share a word.
+
+/// How memory is touched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touch {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+    /// Read, modify, write at once.
+    Atomic,
+}
+
+/// The state of one block's shared memory.
+#[derive(Debug)]
+pub struct SharedRace {
+    warps: usize,
+    /// Last writer of each word.
+    writers: Vec<Writer>,
+    /// Segment in which each warp last read each word: `[word × warp]`.
+    readers: Vec<u32>,
+    /// Warp (from 1) with a copy in flight to this word.
+    in_flight: Vec<u8>,
+    /// Segment each warp is in. A segment ends when its warp arrives at a barrier; numbers grow over all blocks of a
+    /// launch, so nothing has to be cleared between blocks.
+    segment: Vec<u32>,
+    /// `clock[x · warps + w]`: the last segment of warp `w` that lies before what warp `x` does now.
+    clock: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Writer {
+    segment: u32,
+    warp: u8,
+    atomic: bool,
+}
+
+/// What a race check found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Conflict {
+    /// The warp with which this access collides.
+    Warp(usize),
+    /// A copy of this warp is on its way to the word.
+    Copy(usize),
+}
+
+impl SharedRace {
+    /// For so many bytes and warps.
+    pub fn new(bytes: usize, warps: usize) -> SharedRace {
+        let words = bytes.div_ceil(4);
+        SharedRace {
+            warps,
+            writers: vec![Writer::default(); words],
+            readers: vec![0; words * warps],
+            in_flight: vec![0; words],
+            segment: vec![1; warps],
+            clock: vec![0; warps * warps],
+        }
+    }
+
+    /// A new block: all that went before lies before it.
+    pub fn start_block(&mut self) {
+        for warp in 0..self.warps {
+            let row = warp * self.warps..(warp + 1) * self.warps;
+            self.clock[row].copy_from_slice(&self.segment);
+        }
+        self.segment.iter_mut().for_each(|s| *s += 1);
+        self.in_flight.fill(0);
+    }
+
+    /// Warp `warp` touches the bytes `at..at + len`.
+    #[inline]
+    pub fn touch(&mut self, warp: usize, at: usize, len: usize, touch: Touch) -> Result<(), Conflict> {
+        for word in at / 4..(at + len).div_ceil(4) {
+            if self.in_flight[word] != 0 {
+                return Err(Conflict::Copy(usize::from(self.in_flight[word]) - 1));
+            }
+            self.touch_word(warp, word, touch)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn touch_word(&mut self, warp: usize, word: usize, touch: Touch) -> Result<(), Conflict> {
+        let clock = &self.clock[warp * self.warps..(warp + 1) * self.warps];
+        let writer = &mut self.writers[word];
+        let by = usize::from(writer.warp);
+        let both_atomic = writer.atomic && touch == Touch::Atomic;
+        if by != warp && writer.segment > clock[by] && !both_atomic {
+            return Err(Conflict::Warp(by));
+        }
+        let readers = &mut self.readers[word * self.warps..(word + 1) * self.warps];
+        if touch == Touch::Read {
+            readers[warp] = self.segment[warp];
+            return Ok(());
+        }
+        for (other, (&read, &known)) in readers.iter().zip(clock).enumerate() {
+            if read > known && other != warp {
+                return Err(Conflict::Warp(other));
+            }
+        }
+        *writer = Writer { segment: self.segment[warp], warp: warp as u8, atomic: touch == Touch::Atomic };
+        Ok(())
+    }
+
+    /// A copy sets out: from here to its arrival the words belong to it.
+    pub fn copy_starts(&mut self, warp: usize, at: usize, len: usize) -> Result<(), Conflict> {
+        self.touch(warp, at, len, Touch::Write)?;
+        self.in_flight[at / 4..(at + len).div_ceil(4)].fill(warp as u8 + 1);
+        Ok(())
+    }
+
+    /// A copy arrives: it counts as a store of its warp, now.
+    pub fn copy_ends(&mut self, warp: usize, at: usize, len: usize) {
+        for word in at / 4..(at + len).div_ceil(4) {
+            self.in_flight[word] = 0;
+            self.writers[word] = Writer { segment: self.segment[warp], warp: warp as u8, atomic: false };
+        }
+    }
+
+    /// A warp arrives at a barrier: what it knows is added to what the barrier knows, and a new segment begins.
+    pub fn arrive(&mut self, warp: usize, barrier: &mut Vec<u32>) {
+        barrier.resize(self.warps, 0);
+        let row = &self.clock[warp * self.warps..(warp + 1) * self.warps];
+        for (known, &own) in barrier.iter_mut().zip(row) {
+            *known = (*known).max(own);
+        }
+        barrier[warp] = self.segment[warp];
+        self.segment[warp] += 1;
+    }
+
+    /// A warp passes a barrier: it learns what the barrier knows.
+    pub fn pass(&mut self, warp: usize, barrier: &[u32]) {
+        let row = &mut self.clock[warp * self.warps..(warp + 1) * self.warps];
+        for (own, &known) in row.iter_mut().zip(barrier) {
+            *own = (*own).max(known);
+        }
+    }
+}
+
+/// For each 4-byte word of an allocation, which block of the running launch wrote and read it.
+///
+/// A block is a number that no other launch uses, so tags of earlier launches are simply too small.
+#[derive(Debug, Default)]
+pub struct BlockTags {
+    /// Writer and reader of each word. The top bit of a writer says "by an atomic", of a reader "by several blocks".
+    words: Vec<[u32; 2]>,
+}
+
+/// The tags of one launch: block `b` is `first + b`.
+#[derive(Debug, Clone, Copy)]
+pub struct LaunchTags {
+    /// Tag of the launch's first block.
+    pub first: u32,
+}
+
+const TOP: u32 = 1 << 31;
+
+impl BlockTags {
+    /// Block `tag` touches bytes `at..at + len` of an allocation of `size` bytes. The error is the other block's tag, 0
+    /// if there are several.
+    #[inline]
+    pub fn touch(&mut self, size: usize, launch: LaunchTags, tag: u32, at: usize, len: usize, touch: Touch) -> Result<(), u32> {
+        if len < 4 {
+            return Ok(());
+        }
+        if self.words.is_empty() {
+            self.words = vec![[0; 2]; size.div_ceil(4)];
+        }
+        for [writer, reader] in &mut self.words[at / 4..(at + len).div_ceil(4)] {
+            let by = *writer & !TOP;
+            let both_atomic = *writer & TOP != 0 && touch == Touch::Atomic;
+            if by >= launch.first && by != tag && !both_atomic {
+                return Err(by);
+            }
+            let read_by = *reader & !TOP;
+            if touch == Touch::Read {
+                if read_by < launch.first {
+                    *reader = tag;
+                } else if read_by != tag {
+                    *reader |= TOP;
+                }
+                continue;
+            }
+            if read_by >= launch.first && *reader != tag {
+                return Err(if *reader & TOP != 0 { 0 } else { read_by });
+            }
+            *writer = tag | if touch == Touch::Atomic { TOP } else { 0 };
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_warps() -> SharedRace {
+        let mut race = SharedRace::new(64, 2);
+        race.start_block();
+        race
+    }
+
+    fn barrier(race: &mut SharedRace) {
+        let mut known = Vec::new();
+        race.arrive(0, &mut known);
+        race.arrive(1, &mut known);
+        race.pass(0, &known);
+        race.pass(1, &known);
+    }
+
+    #[test]
+    fn a_read_after_anothers_write_needs_a_barrier() {
+        let mut race = two_warps();
+        race.touch(0, 8, 4, Touch::Write).unwrap();
+        race.touch(0, 8, 4, Touch::Read).unwrap();
+        assert_eq!(race.touch(1, 8, 4, Touch::Read), Err(Conflict::Warp(0)));
+        barrier(&mut race);
+        race.touch(1, 8, 4, Touch::Read).unwrap();
+        assert_eq!(race.touch(0, 8, 4, Touch::Write), Err(Conflict::Warp(1)), "a write after a read needs one too");
+        race.start_block();
+        race.touch(0, 8, 4, Touch::Write).unwrap();
+    }
+
+    #[test]
+    fn a_barrier_that_only_one_arrives_at_orders_one_way() {
+        let mut race = two_warps();
+        race.touch(0, 0, 4, Touch::Write).unwrap();
+        let mut known = Vec::new();
+        race.arrive(0, &mut known);
+        race.touch(0, 4, 4, Touch::Write).unwrap();
+        race.arrive(1, &mut known);
+        race.pass(1, &known);
+        race.touch(1, 0, 4, Touch::Read).unwrap();
+        assert_eq!(race.touch(1, 4, 4, Touch::Read), Err(Conflict::Warp(0)), "written after the arrival");
+    }
+
+    #[test]
+    fn atomics_meet_only_atomics() {
+        let mut race = two_warps();
+        race.touch(0, 0, 4, Touch::Atomic).unwrap();
+        race.touch(1, 0, 4, Touch::Atomic).unwrap();
+        assert_eq!(race.touch(0, 0, 4, Touch::Read), Err(Conflict::Warp(1)));
+    }
+
+    #[test]
+    fn a_copy_in_flight_owns_its_words() {
+        let mut race = two_warps();
+        race.copy_starts(0, 16, 16).unwrap();
+        barrier(&mut race);
+        assert_eq!(race.touch(1, 20, 4, Touch::Read), Err(Conflict::Copy(0)), "a barrier does not bring it");
+        race.copy_ends(0, 16, 16);
+        assert_eq!(race.touch(1, 20, 4, Touch::Read), Err(Conflict::Warp(0)), "its arrival is a write");
+        barrier(&mut race);
+        race.touch(1, 20, 4, Touch::Read).unwrap();
+        assert_eq!(race.copy_starts(0, 16, 16), Err(Conflict::Warp(1)), "it may not overtake a reader");
+    }
+
+    #[test]
+    fn blocks_own_what_they_write() {
+        let launch = LaunchTags { first: 10 };
+        let mut tags = BlockTags::default();
+        tags.touch(64, launch, 10, 0, 8, Touch::Write).unwrap();
+        tags.touch(64, launch, 10, 4, 4, Touch::Read).unwrap();
+        assert_eq!(tags.touch(64, launch, 11, 4, 4, Touch::Read), Err(10));
+        assert_eq!(tags.touch(64, launch, 11, 0, 4, Touch::Write), Err(10));
+        tags.touch(64, launch, 10, 16, 4, Touch::Read).unwrap();
+        tags.touch(64, launch, 11, 16, 4, Touch::Read).unwrap();
+        assert_eq!(tags.touch(64, launch, 11, 16, 4, Touch::Write), Err(0));
+        tags.touch(64, launch, 10, 32, 4, Touch::Atomic).unwrap();
+        tags.touch(64, launch, 11, 32, 4, Touch::Atomic).unwrap();
+        tags.touch(64, LaunchTags { first: 20 }, 21, 4, 4, Touch::Read).unwrap();
+    }
+}

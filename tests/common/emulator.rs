@@ -1,0 +1,123 @@
+//! Gives a child process the emulated CUDA driver of `kernels/emulator`.
+//!
+//! `cargo test` builds the emulator as `target/…/deps/libcuda_emulator.so`, because it is a dev-dependency. It does not have
+//! the name that `cudarc` looks for: `deps` is on the library path of every test, and there it would be found by all of
+//! them. [`folder`] makes a folder with links by the right names (`libcuda.so`, `libcuda.so.1`, `libnccl.so`,
+//! `libnccl.so.2`); a process that starts with this folder in front of its `LD_LIBRARY_PATH` loads the emulator.
+//!
+//! The dynamic loader reads that variable once, when a process starts. A test therefore either drives a child:
+//!
+//! ```ignore
+//! let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
+//! emulator::attach(&mut command).env("ANEMONE_EMULATOR_STREAMS", "lazy");
+//! ```
+//!
+//! or runs itself again under the emulator, and lets the copy do the work:
+//!
+//! ```ignore
+//! #[test]
+//! fn a_step_on_the_device_agrees_with_the_cpu() {
+//!     emulator::within("a_step_on_the_device_agrees_with_the_cpu", &[("STREAMS", "lazy")], || { … });
+//! }
+//! ```
+//!
+//! The settings are described in `kernels/emulator/README.md`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// Set in a process that `within` has started.
+const INSIDE: &str = "ANEMONE_TEST_INSIDE_EMULATOR";
+
+/// The folder with the links, for `LD_LIBRARY_PATH`.
+pub fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let library = library();
+        // Beside the library, and named by the process: tests run at the same time, in several processes.
+        let folder = library.with_file_name(format!("emulator-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder beside the emulator");
+        for name in ["libcuda.so", "libcuda.so.1", "libnccl.so", "libnccl.so.2"] {
+            let link = folder.join(name);
+            let _ = std::fs::remove_file(&link); // left by an older process of the same number
+            std::os::unix::fs::symlink(&library, &link).expect("a link to the emulator");
+        }
+        folder
+    })
+}
+
+/// The emulator as `cargo` built it: in `deps`, where the test's own executable lies.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has an executable");
+    let deps = test.parent().expect("it lies in a folder");
+    for folder in [deps, &deps.join("deps"), deps.parent().unwrap_or(deps)] {
+        let library = folder.join("libcuda_emulator.so");
+        if library.exists() {
+            return library;
+        }
+    }
+    panic!("{}: no libcuda_emulator.so; `cargo test` builds it with the tests", deps.display());
+}
+
+/// Makes a child load the emulator. All of its settings start from their defaults, whatever this process has.
+pub fn attach(command: &mut Command) -> &mut Command {
+    let mut paths = vec![folder().to_path_buf()];
+    paths.extend(std::env::var_os("LD_LIBRARY_PATH").iter().flat_map(std::env::split_paths));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("ANEMONE_EMULATOR_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("LD_LIBRARY_PATH", std::env::join_paths(paths).expect("no colon in a path"))
+}
+
+/// Makes a child find no CUDA driver at all, not even a real one: an empty folder is all it has to look in. (The system's
+/// own folders cannot be hidden; a test that needs this should skip where [`has_real_driver`] is true.)
+pub fn detach(command: &mut Command) -> &mut Command {
+    command.env_remove("LD_LIBRARY_PATH")
+}
+
+/// Whether the machine has a CUDA driver of its own.
+pub fn has_real_driver() -> bool {
+    Path::new("/proc/driver/nvidia/version").exists()
+}
+
+/// Runs `body` in a second process of this test executable, with the emulator and these settings (names without their
+/// prefix `ANEMONE_EMULATOR_`). `test` is the full name of the calling test. Fails if the other process fails, with its
+/// output.
+pub fn within(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
+        return body();
+    }
+    let output = again(test, settings);
+    assert!(output.status.success(), "{test} under the emulator with {settings:?}:\n{}", text(&output));
+}
+
+/// As [`within`], but the other process must fail, and say `report`: for deliberate mistakes that must be found.
+pub fn within_fails(test: &str, settings: &[(&str, &str)], report: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
+        return body();
+    }
+    let output = again(test, settings);
+    assert!(!output.status.success(), "{test} under the emulator with {settings:?} should have failed");
+    let text = text(&output);
+    assert!(text.contains(report), "{test}: no word of `{report}` in\n{text}");
+}
+
+fn again(test: &str, settings: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(std::env::current_exe().expect("a test has an executable"));
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    attach(&mut command).env(INSIDE, test);
+    for (name, value) in settings {
+        command.env(format!("ANEMONE_EMULATOR_{name}"), value);
+    }
+    let output = command.output().expect("the test runs again");
+    let ran = String::from_utf8_lossy(&output.stdout).contains("running 1 test");
+    assert!(ran, "there is no test called {test}: its full name is needed, with its module");
+    output
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
