@@ -6,6 +6,7 @@
 //! rescue of degenerate rows stay inside a backend. `cpu` is the one that always works.
 
 pub mod cpu;
+pub mod cuda;
 
 use std::sync::Arc;
 

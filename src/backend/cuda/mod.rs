@@ -1,0 +1,3 @@
+//! A circuit on a GPU.
+mod descriptors;
+mod program;
