@@ -99,14 +99,7 @@ pub(super) fn build(circuit: &Circuit, with_transients: bool) -> Plan {
                         Some(_) => Vec::new(),
                         None => group.children.iter().map(target).collect(),
                     };
-                    plan_groups.push(PlanGroup {
-                        param: group.param,
-                        start,
-                        units,
-                        panel,
-                        gathered,
-                        targets,
-                    });
+                    plan_groups.push(PlanGroup { param: group.param, start, units, panel, gathered, targets });
                     start += units;
                 }
                 let value = match transient_buffers.iter().find(|buffer| buffer.units == node.units) {

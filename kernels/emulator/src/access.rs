@@ -42,12 +42,23 @@ impl Machine<'_> {
                 self.check_whole_warp(warp, mask, instr)?;
                 self.load_matrix(warp, line, n as usize, trans, d, &addresses(warp, at))
             }
-            ref other => Err(self.fault(Code::IllegalInstruction, warp, 0, line, &format!("{other:?} is not executed"))),
+            ref other => {
+                Err(self.fault(Code::IllegalInstruction, warp, 0, line, &format!("{other:?} is not executed")))
+            }
         }
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn load(&mut self, warp: &mut Warp, mask: u32, line: u32, space: Space, ty: Type, d: &[Reg], at: Address) -> Result<(), Fault> {
+    fn load(
+        &mut self,
+        warp: &mut Warp,
+        mask: u32,
+        line: u32,
+        space: Space,
+        ty: Type,
+        d: &[Reg],
+        at: Address,
+    ) -> Result<(), Fault> {
         let size = ty.bytes();
         let access = Access { line, width: size * d.len(), touch: Touch::Read };
         if space == Space::Param {
@@ -89,7 +100,13 @@ impl Machine<'_> {
             for lane in lanes_of(mask) {
                 let from = address[lane] as usize + k * ty.bytes();
                 if from + ty.bytes() > self.params.len() {
-                    return Err(self.fault(Code::IllegalAddress, warp, lane, line, "a read past the kernel's parameters"));
+                    return Err(self.fault(
+                        Code::IllegalAddress,
+                        warp,
+                        lane,
+                        line,
+                        "a read past the kernel's parameters",
+                    ));
                 }
                 value[lane] = extend(read(self.params, from, ty.bytes()), ty);
             }
@@ -99,7 +116,16 @@ impl Machine<'_> {
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn store(&mut self, warp: &mut Warp, mask: u32, line: u32, space: Space, ty: Type, a: &[Reg], at: Address) -> Result<(), Fault> {
+    fn store(
+        &mut self,
+        warp: &mut Warp,
+        mask: u32,
+        line: u32,
+        space: Space,
+        ty: Type,
+        a: &[Reg],
+        at: Address,
+    ) -> Result<(), Fault> {
         let size = ty.bytes();
         let address = addresses(warp, at);
         let access = Access { line, width: size * a.len(), touch: Touch::Write };
@@ -194,8 +220,11 @@ impl Machine<'_> {
         mut go: impl FnMut(&mut Bytes, u32, &[usize; LANES]),
     ) -> Result<(), Fault> {
         if self.count {
-            let requests =
-                if access.touch == Touch::Read { &mut self.counters.global_load } else { &mut self.counters.global_store };
+            let requests = if access.touch == Touch::Read {
+                &mut self.counters.global_load
+            } else {
+                &mut self.counters.global_store
+            };
             Counters::count_global(requests, address, mask, access.width);
         }
         let (tags, tag) = (self.tags, self.tag());
@@ -221,14 +250,9 @@ impl Machine<'_> {
             if (inside >> first) & 1 == 0 {
                 return Err(self.out_of_bounds(warp, first, address[first], access));
             }
-            if let Err((lane, problem)) = check_global_access(
-                region,
-                inside,
-                &at,
-                access,
-                check_written,
-                check_global.then_some((tags, tag)),
-            ) {
+            if let Err((lane, problem)) =
+                check_global_access(region, inside, &at, access, check_written, check_global.then_some((tags, tag)))
+            {
                 let place = self.memory.describe(address[lane], access.width);
                 let what = match problem {
                     Problem::NeverWritten => format!("{} of {place}, which was never written", verb(access.touch)),
@@ -264,8 +288,11 @@ impl Machine<'_> {
     ) -> Result<(), Fault> {
         let at = self.shared_offsets(warp, mask, address, access)?;
         if self.count {
-            let requests =
-                if access.touch == Touch::Read { &mut self.counters.shared_load } else { &mut self.counters.shared_store };
+            let requests = if access.touch == Touch::Read {
+                &mut self.counters.shared_load
+            } else {
+                &mut self.counters.shared_store
+            };
             Counters::count_shared(requests, address, mask, access.width);
         }
         // Lanes that ask for the same bytes, or for bytes side by side, are checked as one.
@@ -303,7 +330,11 @@ impl Machine<'_> {
             // Generic addresses carry the window's base; plain ones are below it.
             let offset = if address[lane] >= SHARED_WINDOW { address[lane] - SHARED_WINDOW } else { address[lane] };
             if offset + access.width as u64 > len {
-                let what = format!("{} of {} bytes of shared memory at {offset:#x}, of {len} bytes", verb(access.touch), access.width);
+                let what = format!(
+                    "{} of {} bytes of shared memory at {offset:#x}, of {len} bytes",
+                    verb(access.touch),
+                    access.width
+                );
                 return Err(self.fault(Code::IllegalAddress, warp, lane, access.line, &what));
             }
             at[lane] = offset as usize;
@@ -315,7 +346,8 @@ impl Machine<'_> {
     fn shared_never_written(&mut self, warp: &Warp, mask: u32, at: &[usize; LANES], access: Access) -> Fault {
         let lane = lanes_of(mask).find(|&l| !self.shared.is_written(at[l], access.width)).unwrap_or(0);
         if self.config.check_shared
-            && let Err(conflict @ Conflict::Copy(_)) = self.shared_race.touch(warp.id, at[lane], access.width, access.touch)
+            && let Err(conflict @ Conflict::Copy(_)) =
+                self.shared_race.touch(warp.id, at[lane], access.width, access.touch)
         {
             return self.shared_conflict(warp, lane, at[lane], access, &conflict);
         }
@@ -326,10 +358,16 @@ impl Machine<'_> {
     fn shared_conflict(&self, warp: &Warp, lane: usize, at: usize, access: Access, conflict: &Conflict) -> Fault {
         let what = match conflict {
             Conflict::Warp(other) => {
-                format!("{} of shared memory at {at:#x} races with warp {other}: no barrier lies between", verb(access.touch))
+                format!(
+                    "{} of shared memory at {at:#x} races with warp {other}: no barrier lies between",
+                    verb(access.touch)
+                )
             }
             Conflict::Copy(other) => {
-                format!("{} of shared memory at {at:#x}, where a copy of warp {other} has not arrived", verb(access.touch))
+                format!(
+                    "{} of shared memory at {at:#x}, where a copy of warp {other} has not arrived",
+                    verb(access.touch)
+                )
             }
         };
         self.fault(Code::LaunchFailed, warp, lane, access.line, &what)
@@ -353,7 +391,10 @@ impl Machine<'_> {
                 return Err(self.fault(Code::IllegalAddress, warp, lane, access.line, &what));
             }
             at[lane] = lane * size + offset as usize;
-            if access.touch == Touch::Read && self.config.check_written && !warp.local.is_written(at[lane], access.width) {
+            if access.touch == Touch::Read
+                && self.config.check_written
+                && !warp.local.is_written(at[lane], access.width)
+            {
                 let what = format!("read of local memory at {offset:#x}, which was never written");
                 return Err(self.fault(Code::LaunchFailed, warp, lane, access.line, &what));
             }
@@ -443,7 +484,15 @@ impl Machine<'_> {
 
     /// Lane `8m + r` gives the address of row `r` of matrix `m`: eight 16-bit values. Each lane gets two neighbours of each
     /// matrix: (lane/4, 2(lane%4)) and the next column, or transposed the next row.
-    fn load_matrix(&mut self, warp: &mut Warp, line: u32, n: usize, trans: bool, d: [Slot; 4], address: &Long) -> Result<(), Fault> {
+    fn load_matrix(
+        &mut self,
+        warp: &mut Warp,
+        line: u32,
+        n: usize,
+        trans: bool,
+        d: [Slot; 4],
+        address: &Long,
+    ) -> Result<(), Fault> {
         let mask = if n == 4 { FULL } else { (1 << (8 * n)) - 1 };
         let access = Access { line, width: 16, touch: Touch::Read };
         let mut rows = [[0u16; 8]; LANES];
@@ -466,8 +515,11 @@ impl Machine<'_> {
             let matrix = &rows[8 * m..8 * m + 8];
             let word: Word = std::array::from_fn(|lane| {
                 let (g, q) = (lane / 4, lane % 4);
-                let (lo, hi) =
-                    if trans { (matrix[2 * q][g], matrix[2 * q + 1][g]) } else { (matrix[g][2 * q], matrix[g][2 * q + 1]) };
+                let (lo, hi) = if trans {
+                    (matrix[2 * q][g], matrix[2 * q + 1][g])
+                } else {
+                    (matrix[g][2 * q], matrix[g][2 * q + 1])
+                };
                 u32::from(lo) | u32::from(hi) << 16
             });
             warp.lanes.put_word(slot, FULL, &word);
@@ -498,7 +550,8 @@ fn check_global_access(
         let written = access.touch == Touch::Write || !check_written || region.bytes.is_written(at[0], all);
         if written {
             if let Some((launch, tag)) = tags
-                && let Err(other) = region.tags.touch(size, launch, tag, at[0], if width < 4 { 0 } else { all }, access.touch)
+                && let Err(other) =
+                    region.tags.touch(size, launch, tag, at[0], if width < 4 { 0 } else { all }, access.touch)
             {
                 return Err((0, Problem::OtherBlock(other)));
             }
@@ -597,8 +650,26 @@ fn combine(f: Atomic, ty: Type, old: u64, b: u64, c: u64) -> u64 {
         (Atomic::Or, _) => old | b,
         (Atomic::Xor, _) => old ^ b,
         (Atomic::Exchange, _) => b,
-        (Atomic::CompareSwap, _) => if old == b { c } else { old },
-        (Atomic::Inc, _) => if old >= b { 0 } else { old + 1 },
-        (Atomic::Dec, _) => if old == 0 || old > b { b } else { old - 1 },
+        (Atomic::CompareSwap, _) => {
+            if old == b {
+                c
+            } else {
+                old
+            }
+        }
+        (Atomic::Inc, _) => {
+            if old >= b {
+                0
+            } else {
+                old + 1
+            }
+        }
+        (Atomic::Dec, _) => {
+            if old == 0 || old > b {
+                b
+            } else {
+                old - 1
+            }
+        }
     }
 }

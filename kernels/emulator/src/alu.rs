@@ -207,9 +207,21 @@ fn int2_rare(f: Int2, x: u32, y: u32) -> u32 {
         Int2::MulHiS => ((i64::from(sx) * i64::from(sy)) >> 32) as u32,
         Int2::MulHiU => ((u64::from(x) * u64::from(y)) >> 32) as u32,
         // Division by zero is unspecified; all ones, as the hardware gives.
-        Int2::DivS => if y == 0 { u32::MAX } else { sx.wrapping_div(sy) as u32 },
+        Int2::DivS => {
+            if y == 0 {
+                u32::MAX
+            } else {
+                sx.wrapping_div(sy) as u32
+            }
+        }
         Int2::DivU => x.checked_div(y).unwrap_or(u32::MAX),
-        Int2::RemS => if y == 0 { x } else { sx.wrapping_rem(sy) as u32 },
+        Int2::RemS => {
+            if y == 0 {
+                x
+            } else {
+                sx.wrapping_rem(sy) as u32
+            }
+        }
         Int2::RemU => x.checked_rem(y).unwrap_or(x),
         Int2::MinS => sx.min(sy) as u32,
         Int2::MinU => x.min(y),
@@ -242,7 +254,12 @@ fn int3_rare(f: Int3, x: u32, y: u32, z: u32) -> u32 {
         Int3::SadS => (x as i32).abs_diff(y as i32).wrapping_add(z),
         Int3::SadU => x.abs_diff(y).wrapping_add(z),
         Int3::Dp4aS => {
-            let dot: i32 = x.to_le_bytes().iter().zip(y.to_le_bytes()).map(|(&p, q)| i32::from(p as i8) * i32::from(q as i8)).sum();
+            let dot: i32 = x
+                .to_le_bytes()
+                .iter()
+                .zip(y.to_le_bytes())
+                .map(|(&p, q)| i32::from(p as i8) * i32::from(q as i8))
+                .sum();
             z.wrapping_add(dot as u32)
         }
         Int3::Dp4aU => {
@@ -289,7 +306,9 @@ fn prmt(both: u64, selector: u32) -> u32 {
 fn lop3(a: u32, b: u32, c: u32, table: u8) -> u32 {
     let mut out = 0;
     for row in 0..8u32 {
-        let term = (if row & 4 != 0 { a } else { !a }) & (if row & 2 != 0 { b } else { !b }) & (if row & 1 != 0 { c } else { !c });
+        let term = (if row & 4 != 0 { a } else { !a })
+            & (if row & 2 != 0 { b } else { !b })
+            & (if row & 1 != 0 { c } else { !c });
         let on = (u32::from(table >> row) & 1).wrapping_neg();
         out |= term & on;
     }
@@ -358,9 +377,21 @@ fn long2_rare(f: Int2, x: u64, y: u64) -> u64 {
         Int2::MulLo => x.wrapping_mul(y),
         Int2::MulHiS => ((i128::from(sx) * i128::from(sy)) >> 64) as u64,
         Int2::MulHiU => ((u128::from(x) * u128::from(y)) >> 64) as u64,
-        Int2::DivS => if y == 0 { u64::MAX } else { sx.wrapping_div(sy) as u64 },
+        Int2::DivS => {
+            if y == 0 {
+                u64::MAX
+            } else {
+                sx.wrapping_div(sy) as u64
+            }
+        }
         Int2::DivU => x.checked_div(y).unwrap_or(u64::MAX),
-        Int2::RemS => if y == 0 { x } else { sx.wrapping_rem(sy) as u64 },
+        Int2::RemS => {
+            if y == 0 {
+                x
+            } else {
+                sx.wrapping_rem(sy) as u64
+            }
+        }
         Int2::RemU => x.checked_rem(y).unwrap_or(x),
         Int2::MinS => sx.min(sy) as u64,
         Int2::MinU => x.min(y),

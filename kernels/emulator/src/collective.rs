@@ -211,7 +211,9 @@ impl System {
 
     fn reduce(&mut self, calls: &[Call], devices: &[usize]) -> Result<(), Fault> {
         let first = calls[0];
-        let same = |c: &Call| (c.kind, c.count, c.ty, c.op, c.root) == (first.kind, first.count, first.ty, first.op, first.root);
+        let same = |c: &Call| {
+            (c.kind, c.count, c.ty, c.op, c.root) == (first.kind, first.count, first.ty, first.op, first.root)
+        };
         if let Some(rank) = calls.iter().position(|c| !same(c)) {
             let what = format!("rank {rank} calls {:?}, rank 0 {first:?}: they must agree", calls[rank]);
             return Err(Fault::new(Code::LaunchFailed, what));
@@ -259,7 +261,9 @@ fn add_up(inputs: &[Vec<u8>], ty: Element, op: Reduction) -> Vec<u8> {
     macro_rules! fold {
         ($t:ty, $sum:expr, $product:expr) => {{
             let n = size_of::<$t>();
-            let at = |rank: usize, i: usize| <$t>::from_le_bytes(inputs[rank][i * n..(i + 1) * n].try_into().expect("one element"));
+            let at = |rank: usize, i: usize| {
+                <$t>::from_le_bytes(inputs[rank][i * n..(i + 1) * n].try_into().expect("one element"))
+            };
             (0..inputs[0].len() / n)
                 .flat_map(|i| {
                     let mut total = at(0, i);
@@ -268,8 +272,20 @@ fn add_up(inputs: &[Vec<u8>], ty: Element, op: Reduction) -> Vec<u8> {
                         total = match op {
                             Reduction::Sum | Reduction::Average => $sum(total, next),
                             Reduction::Product => $product(total, next),
-                            Reduction::Max => if next > total { next } else { total },
-                            Reduction::Min => if next < total { next } else { total },
+                            Reduction::Max => {
+                                if next > total {
+                                    next
+                                } else {
+                                    total
+                                }
+                            }
+                            Reduction::Min => {
+                                if next < total {
+                                    next
+                                } else {
+                                    total
+                                }
+                            }
                         };
                     }
                     if op == Reduction::Average {

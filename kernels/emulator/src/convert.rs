@@ -14,7 +14,9 @@ pub fn convert(r: &mut Lanes, mask: u32, d: Reg, a: Reg, to: Type, from: Type, h
             let out = r.long(a).map(|x| x as u32);
             r.put_word(d, mask, &out);
         }
-        (Reg::Long(d), Reg::Word(a), Type::U64 | Type::S64, Type::U32) => longs!(r, mask, d, [x = word a] => u64::from(x)),
+        (Reg::Long(d), Reg::Word(a), Type::U64 | Type::S64, Type::U32) => {
+            longs!(r, mask, d, [x = word a] => u64::from(x))
+        }
         (Reg::Long(d), Reg::Word(a), Type::S64 | Type::U64, Type::S32) if !how.sat => {
             longs!(r, mask, d, [x = word a] => i64::from(x as i32) as u64)
         }
@@ -133,7 +135,8 @@ fn float_to_float(bits: u64, to: Type, from: Type, how: Finish, integer: bool) -
         Type::Bf16 => u64::from(f32_to_bf16(value as f32)),
         Type::Tf32 => u64::from(to_tf32((value as f32).to_bits())),
         _ => {
-            let narrow = if integer || how.round == Round::Nearest { value as f32 } else { directed(value, 0.0, how.round) };
+            let narrow =
+                if integer || how.round == Round::Nearest { value as f32 } else { directed(value, 0.0, how.round) };
             let narrow = if how.ftz && narrow.is_subnormal() { 0f32.copysign(narrow) } else { narrow };
             u64::from(if how.sat { saturate(narrow) } else { narrow }.to_bits())
         }
@@ -237,13 +240,19 @@ mod tests {
     fn bf16_and_tf32_round_as_documented() {
         assert_eq!(f32_to_bf16(1.0 + 1.0 / 256.0), 0x3f80, "a tie goes to even");
         assert_eq!(f32_to_bf16(1.0 + 3.0 / 256.0), 0x3f82);
-        assert_eq!(to_tf32((1.0f32 + 1.0 / 2048.0).to_bits()), (1.0f32 + 1.0 / 1024.0).to_bits(), "a tie goes away from zero");
+        assert_eq!(
+            to_tf32((1.0f32 + 1.0 / 2048.0).to_bits()),
+            (1.0f32 + 1.0 / 1024.0).to_bits(),
+            "a tie goes away from zero"
+        );
         assert_eq!(to_tf32(f32::INFINITY.to_bits()), f32::INFINITY.to_bits());
     }
 
     #[test]
     fn floats_become_integers_by_the_named_mode_and_clamp() {
-        let go = |v: f32, to, round| convert_one(u64::from(v.to_bits()), to, Type::F32, Finish { round, ..PLAIN }, true) as i64;
+        let go = |v: f32, to, round| {
+            convert_one(u64::from(v.to_bits()), to, Type::F32, Finish { round, ..PLAIN }, true) as i64
+        };
         assert_eq!(go(2.5, Type::S32, Round::Nearest), 2);
         assert_eq!(go(-2.5, Type::S32, Round::Zero), -2);
         assert_eq!(go(-2.5, Type::S32, Round::Down), -3);
@@ -259,6 +268,9 @@ mod tests {
         assert_eq!(convert_one(0x1_0000_0007, Type::U32, Type::U64, PLAIN, false), 7);
         assert_eq!(convert_one(300, Type::U8, Type::U32, Finish { sat: true, ..PLAIN }, false), 255);
         assert_eq!(convert_one((-1i64) as u64, Type::F32, Type::S64, PLAIN, false) as u32, (-1f32).to_bits());
-        assert_eq!(convert_one(16_777_217, Type::F32, Type::U32, Finish { round: Round::Up, ..PLAIN }, false) as u32, 16_777_218f32.to_bits());
+        assert_eq!(
+            convert_one(16_777_217, Type::F32, Type::U32, Finish { round: Round::Up, ..PLAIN }, false) as u32,
+            16_777_218f32.to_bits()
+        );
     }
 }

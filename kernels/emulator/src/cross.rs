@@ -30,7 +30,8 @@ pub fn execute(r: &mut Lanes, mask: u32, op: &Op) {
         }
         Op::Match { all, wide, d, p, a, .. } => {
             let value = if wide { r.long(a) } else { r.word(a).map(u64::from) };
-            let equal: Word = std::array::from_fn(|l| lanes_of(mask).filter(|&k| value[k] == value[l]).fold(0, |m, k| m | 1 << k));
+            let equal: Word =
+                std::array::from_fn(|l| lanes_of(mask).filter(|&k| value[k] == value[l]).fold(0, |m, k| m | 1 << k));
             let one = lanes_of(mask).all(|l| equal[l] == mask);
             if let Some(p) = p {
                 r.put_pred(p, mask, if one { u32::MAX } else { 0 });

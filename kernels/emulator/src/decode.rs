@@ -137,7 +137,9 @@ impl<'a> Decoder<'a> {
                 ".b16" | ".u16" | ".s16" | ".f16" | ".bf16" | ".b8" | ".u8" | ".s8" => {
                     Reg::Half(next_slot(&mut self.slots.words)?)
                 }
-                ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" => Reg::Word(next_slot(&mut self.slots.words)?),
+                ".b32" | ".u32" | ".s32" | ".f32" | ".f16x2" | ".bf16x2" => {
+                    Reg::Word(next_slot(&mut self.slots.words)?)
+                }
                 ".b64" | ".u64" | ".s64" | ".f64" => Reg::Long(next_slot(&mut self.slots.longs)?),
                 _ => return Err(format!("registers of type {ty} are not emulated")),
             };
@@ -170,7 +172,8 @@ impl<'a> Decoder<'a> {
             },
             None => None,
         };
-        let op = self.operation(words).map_err(|what| format!("PTX line {}: `{}`: {what}", words.line, words.opcode))?;
+        let op =
+            self.operation(words).map_err(|what| format!("PTX line {}: `{}`: {what}", words.line, words.opcode))?;
         Ok(Instr { op, guard, line: words.line })
     }
 
@@ -204,7 +207,9 @@ impl<'a> Decoder<'a> {
             "bar" | "barrier" if form.has("warp") => Op::WarpSync { members: self.word(form.operand(0)?)? },
             "bar" | "barrier" => self.barrier(form)?,
             "membar" | "fence" => Op::Fence,
-            "nanosleep" | "prefetch" | "prefetchu" | "discard" | "applypriority" | "griddepcontrol" | "pmevent" => Op::Nop,
+            "nanosleep" | "prefetch" | "prefetchu" | "discard" | "applypriority" | "griddepcontrol" | "pmevent" => {
+                Op::Nop
+            }
             "call" => {
                 let called = form.operands.iter().find_map(|o| match o {
                     Operand::Word(name) => Some(name.as_str()),

@@ -107,7 +107,9 @@ impl Decoder<'_> {
         if let Some(f) = int1(form, signed) {
             let a = self.long(form.operand(1)?)?;
             return Ok(Some(match f {
-                Int1::Neg | Int1::Not | Int1::Abs | Int1::Brev => Op::Long1 { f, d: self.to_long(form.operand(0)?)?, a },
+                Int1::Neg | Int1::Not | Int1::Abs | Int1::Brev => {
+                    Op::Long1 { f, d: self.to_long(form.operand(0)?)?, a }
+                }
                 _ => Op::LongTo32 { f, d: self.to_word(form.operand(0)?)?, a },
             }));
         }

@@ -189,7 +189,16 @@ pub fn setp(
             macro_rules! each {
                 ($test:expr) => {
                     for lane in 0..LANES {
-                        let (x, y) = ({ let $x = left[lane]; $as }, { let $x = right[lane]; $as });
+                        let (x, y) = (
+                            {
+                                let $x = left[lane];
+                                $as
+                            },
+                            {
+                                let $x = right[lane];
+                                $as
+                            },
+                        );
                         hits[lane] = u8::from($test(x, y));
                     }
                 };

@@ -104,7 +104,12 @@ fn run_block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), Fault> {
     }
 }
 
-fn arrive(machine: &mut Machine, warp: &Warp, barriers: &mut [BarrierState], call: BarrierCall) -> Result<State, Fault> {
+fn arrive(
+    machine: &mut Machine,
+    warp: &Warp,
+    barriers: &mut [BarrierState],
+    call: BarrierCall,
+) -> Result<State, Fault> {
     machine.counters.barriers += 1;
     let problem = if call.id >= 16 {
         Some(format!("barrier {}: there are 16", call.id))

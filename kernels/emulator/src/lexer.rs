@@ -65,9 +65,28 @@ mod tests {
     #[test]
     fn words_labels_and_comments_are_told_apart() {
         let words: Vec<String> =
-            tokens("$L1: // gone\n@!%p1 ld.global.L2::128B.f32 %f1, [%rd2+-4]; /* a\nb */ \"x y\"").into_iter().map(|t| t.text).collect();
-        let expected =
-            ["$L1", ":", "@", "!", "%p1", "ld.global.L2::128B.f32", "%f1", ",", "[", "%rd2", "+", "-", "4", "]", ";", "\"x y\""];
+            tokens("$L1: // gone\n@!%p1 ld.global.L2::128B.f32 %f1, [%rd2+-4]; /* a\nb */ \"x y\"")
+                .into_iter()
+                .map(|t| t.text)
+                .collect();
+        let expected = [
+            "$L1",
+            ":",
+            "@",
+            "!",
+            "%p1",
+            "ld.global.L2::128B.f32",
+            "%f1",
+            ",",
+            "[",
+            "%rd2",
+            "+",
+            "-",
+            "4",
+            "]",
+            ";",
+            "\"x y\"",
+        ];
         assert_eq!(words, expected);
     }
 }

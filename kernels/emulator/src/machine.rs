@@ -82,7 +82,10 @@ impl Machine<'_> {
         let [x, y, _] = self.shape.block;
         let place = (thread % x, thread / x % y, thread / (x * y));
         let block = (self.block[0], self.block[1], self.block[2]);
-        Fault::new(code, format!("kernel `{}`, PTX line {line}, block {block:?}, thread {place:?}: {what}", self.kernel.name))
+        Fault::new(
+            code,
+            format!("kernel `{}`, PTX line {line}, block {block:?}, thread {place:?}: {what}", self.kernel.name),
+        )
     }
 
     /// The members of a warp-wide instruction: the same for all lanes, and all of these among them.
@@ -94,7 +97,13 @@ impl Machine<'_> {
         }
         if mask & !first != 0 {
             let lane = (mask & !first).trailing_zeros() as usize;
-            return Err(self.fault(Code::LaunchFailed, warp, lane, line, "a lane that is not among the members it names"));
+            return Err(self.fault(
+                Code::LaunchFailed,
+                warp,
+                lane,
+                line,
+                "a lane that is not among the members it names",
+            ));
         }
         Ok(first & warp.born)
     }

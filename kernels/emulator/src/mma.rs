@@ -22,7 +22,9 @@ pub fn mma(r: &mut Lanes, kind: MmaKind, d: [Slot; 4], a: [Slot; 4], b: [Slot; 2
     let depth = match kind {
         MmaKind::Tf32K4 => gather_tf32(r, &a[..2], &b[..1], &mut left, &mut right),
         MmaKind::Tf32K8 => gather_tf32(r, &a, &b, &mut left, &mut right),
-        MmaKind::Bf16K8 => gather_halves(r, &a[..2], &b[..1], &mut left, &mut right, |h| f32::from_bits(u32::from(h) << 16)),
+        MmaKind::Bf16K8 => {
+            gather_halves(r, &a[..2], &b[..1], &mut left, &mut right, |h| f32::from_bits(u32::from(h) << 16))
+        }
         MmaKind::Bf16K16 => gather_halves(r, &a, &b, &mut left, &mut right, |h| f32::from_bits(u32::from(h) << 16)),
         MmaKind::F16K8 => gather_halves(r, &a[..2], &b[..1], &mut left, &mut right, f16_to_f32),
         MmaKind::F16K16 => gather_halves(r, &a, &b, &mut left, &mut right, f16_to_f32),

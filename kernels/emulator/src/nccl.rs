@@ -75,7 +75,13 @@ pub unsafe extern "C" fn ncclCommInitRank(comm: *mut Handle, size: c_int, id: Un
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommInitRankConfig(comm: *mut Handle, size: c_int, id: UniqueId, rank: c_int, _config: usize) -> c_int {
+pub unsafe extern "C" fn ncclCommInitRankConfig(
+    comm: *mut Handle,
+    size: c_int,
+    id: UniqueId,
+    rank: c_int,
+    _config: usize,
+) -> c_int {
     // SAFETY: as for this function.
     unsafe { ncclCommInitRank(comm, size, id, rank) }
 }
@@ -149,7 +155,17 @@ pub extern "C" fn ncclGroupEnd() -> c_int {
 }
 
 #[allow(clippy::too_many_arguments)]
-fn collective(kind: Kind, send: u64, recv: u64, count: usize, ty: c_int, op: c_int, root: c_int, comm: Handle, stream: Handle) -> c_int {
+fn collective(
+    kind: Kind,
+    send: u64,
+    recv: u64,
+    count: usize,
+    ty: c_int,
+    op: c_int,
+    root: c_int,
+    comm: Handle,
+    stream: Handle,
+) -> c_int {
     result(call(|system| {
         let stream = stream_of(system, stream)?;
         let ty = Element::from_number(ty).ok_or(Code::InvalidValue)?;
@@ -160,12 +176,28 @@ fn collective(kind: Kind, send: u64, recv: u64, count: usize, ty: c_int, op: c_i
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ncclAllReduce(send: u64, recv: u64, count: usize, ty: c_int, op: c_int, comm: Handle, stream: Handle) -> c_int {
+pub extern "C" fn ncclAllReduce(
+    send: u64,
+    recv: u64,
+    count: usize,
+    ty: c_int,
+    op: c_int,
+    comm: Handle,
+    stream: Handle,
+) -> c_int {
     collective(Kind::AllReduce, send, recv, count, ty, op, 0, comm, stream)
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ncclBroadcast(send: u64, recv: u64, count: usize, ty: c_int, root: c_int, comm: Handle, stream: Handle) -> c_int {
+pub extern "C" fn ncclBroadcast(
+    send: u64,
+    recv: u64,
+    count: usize,
+    ty: c_int,
+    root: c_int,
+    comm: Handle,
+    stream: Handle,
+) -> c_int {
     collective(Kind::Broadcast, send, recv, count, ty, 0, root, comm, stream)
 }
 

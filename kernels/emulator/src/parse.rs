@@ -150,7 +150,11 @@ impl Parser {
     }
 
     fn expect(&mut self, word: &str) -> Result<(), String> {
-        if self.take(word) { Ok(()) } else { Err(self.error(&format!("expected `{word}`, found `{}`", self.peek().unwrap_or("")))) }
+        if self.take(word) {
+            Ok(())
+        } else {
+            Err(self.error(&format!("expected `{word}`, found `{}`", self.peek().unwrap_or(""))))
+        }
     }
 
     fn number(&mut self) -> Result<i64, String> {

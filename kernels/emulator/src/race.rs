@@ -167,7 +167,15 @@ impl BlockTags {
     /// Block `tag` touches bytes `at..at + len` of an allocation of `size` bytes. The error is the other block's tag, 0
     /// if there are several.
     #[inline]
-    pub fn touch(&mut self, size: usize, launch: LaunchTags, tag: u32, at: usize, len: usize, touch: Touch) -> Result<(), u32> {
+    pub fn touch(
+        &mut self,
+        size: usize,
+        launch: LaunchTags,
+        tag: u32,
+        at: usize,
+        len: usize,
+        touch: Touch,
+    ) -> Result<(), u32> {
         if len < 4 {
             return Ok(());
         }

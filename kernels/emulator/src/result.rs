@@ -107,14 +107,17 @@ impl Code {
             Code::CaptureInvalidated => {
                 (c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", c"operation failed due to a previous error during capture")
             }
-            Code::CaptureUnmatched => (c"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", c"capture was not ended in the same stream as it began"),
+            Code::CaptureUnmatched => {
+                (c"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", c"capture was not ended in the same stream as it began")
+            }
             Code::CaptureUnjoined => (c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED", c"capturing stream has unjoined work"),
             Code::CaptureIsolation => {
                 (c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION", c"dependency created on uncaptured work in another stream")
             }
-            Code::CaptureWrongThread => {
-                (c"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", c"attempt to terminate a thread-local capture sequence from another thread")
-            }
+            Code::CaptureWrongThread => (
+                c"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+                c"attempt to terminate a thread-local capture sequence from another thread",
+            ),
             Code::Unknown => (c"CUDA_ERROR_UNKNOWN", c"unknown error"),
         }
     }

@@ -7,13 +7,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write as _;
 use std::sync::Arc;
 
+use crate::collective::Cliques;
 use crate::config::Config;
 use crate::counters::{Counters, json_line};
 use crate::decode::decode;
 use crate::graph::{Capture, Graph};
 use crate::machine::Shape;
 use crate::memory::DeviceMemory;
-use crate::collective::Cliques;
 use crate::parse::{Module, parse};
 use crate::program::Kernel;
 use crate::race::LaunchTags;
@@ -245,7 +245,8 @@ impl System {
         let [gx, gy, gz] = shape.grid;
         let [bx, by, bz] = shape.block;
         let sizes_fit = threads > 0 && threads <= 1024 && bx <= 1024 && by <= 1024 && bz <= 64;
-        let grid_fits = shape.blocks() > 0 && gx <= i32::MAX as u32 && gy <= 65535 && gz <= 65535 && shape.blocks() < 1 << 30;
+        let grid_fits =
+            shape.blocks() > 0 && gx <= i32::MAX as u32 && gy <= 65535 && gz <= 65535 && shape.blocks() < 1 << 30;
         let problem = if found.device != device {
             Some((Code::InvalidHandle, "the function belongs to another device".to_owned()))
         } else if !sizes_fit || !grid_fits {
@@ -268,7 +269,13 @@ impl System {
     }
 
     /// Runs a kernel now.
-    pub(crate) fn run_kernel(&mut self, device: usize, kernel: &Kernel, params: &[u8], shape: Shape) -> Result<(), Fault> {
+    pub(crate) fn run_kernel(
+        &mut self,
+        device: usize,
+        kernel: &Kernel,
+        params: &[u8],
+        shape: Shape,
+    ) -> Result<(), Fault> {
         let blocks = shape.blocks() as u32;
         if self.next_tag > (1 << 31) - 1 - blocks {
             // Tags would run over: start again with clean ones.

@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::collective::CollectiveId;
 use crate::config::StreamMode;
 use crate::graph::Graph;
 use crate::machine::Shape;
 use crate::memory::DeviceMemory;
-use crate::collective::CollectiveId;
 use crate::program::Kernel;
 use crate::result::{Code, Fault};
 use crate::state::{Handle, System};
@@ -97,8 +97,7 @@ impl System {
     /// Makes a stream.
     pub fn new_stream(&mut self, device: usize, blocking: bool) -> Handle {
         let handle = self.new_handle();
-        let stream =
-            Stream { device, blocking, capture: None, destroyed: false, queue: VecDeque::new(), busy: false };
+        let stream = Stream { device, blocking, capture: None, destroyed: false, queue: VecDeque::new(), busy: false };
         self.streams.insert(handle, stream);
         handle
     }
@@ -134,7 +133,11 @@ impl System {
         let device = self.streams[&stream].device;
         let default = self.devices[device].default_stream;
         let others: Vec<Handle> = if stream == default {
-            self.streams.iter().filter(|(h, s)| **h != default && s.device == device && s.blocking).map(|(h, _)| *h).collect()
+            self.streams
+                .iter()
+                .filter(|(h, s)| **h != default && s.device == device && s.blocking)
+                .map(|(h, _)| *h)
+                .collect()
         } else if self.streams[&stream].blocking {
             vec![default]
         } else {
@@ -288,7 +291,9 @@ impl System {
             Op::Fill { to, pattern, count } => {
                 let len = pattern.len() * count;
                 let (region, at) = self.devices[device].memory.range(*to, len).map_err(|f| late(f, "fill"))?;
-                region.bytes.data[at..at + len].chunks_exact_mut(pattern.len()).for_each(|c| c.copy_from_slice(pattern));
+                region.bytes.data[at..at + len]
+                    .chunks_exact_mut(pattern.len())
+                    .for_each(|c| c.copy_from_slice(pattern));
                 region.bytes.mark(at, len);
                 Ok(())
             }
@@ -336,7 +341,8 @@ impl System {
     fn copy(&mut self, to: u64, from: u64, len: usize) -> Result<(), Fault> {
         let place = |address| {
             let device = DeviceMemory::device_of(address).filter(|d| *d < self.devices.len());
-            device.ok_or_else(|| Fault::new(Code::IllegalAddress, format!("copy at {address:#x}, which is on no device")))
+            device
+                .ok_or_else(|| Fault::new(Code::IllegalAddress, format!("copy at {address:#x}, which is on no device")))
         };
         let (target, source) = (place(to)?, place(from)?);
         let (region, at) = self.devices[source].memory.range(from, len).map_err(|f| late(f, "copy from"))?;
@@ -379,7 +385,9 @@ impl System {
             return if recorded.is_some() { Err(self.invalidate(stream, Code::CaptureIsolation)) } else { Ok(()) };
         }
         match recorded {
-            Some((other, seq)) if !self.is_done(other, seq) => self.submit(stream, Op::Wait { stream: other, seq }).map(drop),
+            Some((other, seq)) if !self.is_done(other, seq) => {
+                self.submit(stream, Op::Wait { stream: other, seq }).map(drop)
+            }
             _ => Ok(()),
         }
     }

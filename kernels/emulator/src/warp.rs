@@ -141,7 +141,13 @@ impl Warp {
                 Op::Brx { index, targets } => {
                     let index = self.lanes.word(*index);
                     if let Some(lane) = lanes_of(mask).find(|&l| index[l] as usize >= targets.len()) {
-                        return Err(machine.fault(Code::LaunchFailed, self, lane, instr.line, "a jump past the end of its table"));
+                        return Err(machine.fault(
+                            Code::LaunchFailed,
+                            self,
+                            lane,
+                            instr.line,
+                            "a jump past the end of its table",
+                        ));
                     }
                     self.branch(mask, |_, lane| targets[index[lane] as usize]);
                 }
@@ -189,7 +195,13 @@ impl Warp {
                 }
                 Op::Trap => return Err(machine.fault(Code::LaunchFailed, self, lane_of(mask), instr.line, "trap")),
                 Op::Assert => {
-                    return Err(machine.fault(Code::Assert, self, lane_of(mask), instr.line, "an assertion of the kernel failed"));
+                    return Err(machine.fault(
+                        Code::Assert,
+                        self,
+                        lane_of(mask),
+                        instr.line,
+                        "an assertion of the kernel failed",
+                    ));
                 }
                 _ => {
                     machine.access(self, mask, instr)?;
@@ -262,7 +274,8 @@ impl Warp {
         self.active = group.mask;
         self.next_pc = self.waiting.iter().filter(|g| !g.parked).map(|g| g.pc).min().unwrap_or(u32::MAX);
         // A parked group ahead must be joined when this one reaches it.
-        self.next_pc = self.waiting.iter().filter(|g| g.parked && g.pc > self.pc).map(|g| g.pc).fold(self.next_pc, u32::min);
+        self.next_pc =
+            self.waiting.iter().filter(|g| g.parked && g.pc > self.pc).map(|g| g.pc).fold(self.next_pc, u32::min);
         Ok(())
     }
 

@@ -288,13 +288,7 @@ fn multiply_to(out: &mut [f32], a: &[f32], b: &[f32]) {
 
 /// G = product ⊙ table · 2^shift where the value is positive, and zero elsewhere.
 #[inline(always)]
-fn gains_below(
-    gains: &mut [f32],
-    values: &[f32],
-    products: &[f32],
-    table: Option<&[f32]>,
-    (half, rest): (f32, f32),
-) {
+fn gains_below(gains: &mut [f32], values: &[f32], products: &[f32], table: Option<&[f32]>, (half, rest): (f32, f32)) {
     let each = gains.iter_mut().zip(values).zip(products);
     match table {
         None => {

@@ -279,8 +279,12 @@ const MOST_AT_ONCE: usize = 4;
 impl<'a> AtOnce<'a> {
     /// Looked up once for all rows of a tile. `None` where the product is of another kind.
     fn new(pass: Pass<'a>, chunk: &'a Chunk, product: &ProductStep) -> Option<Self> {
-        let mut factors =
-            Self { table: None, values: std::array::from_fn(|_| (&[][..], 0..0)), count: 0, units: product.value.units };
+        let mut factors = Self {
+            table: None,
+            values: std::array::from_fn(|_| (&[][..], 0..0)),
+            count: 0,
+            units: product.value.units,
+        };
         for factor in &product.factors {
             match factor.source {
                 _ if factor.map.is_some() => return None,

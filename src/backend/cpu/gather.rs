@@ -72,7 +72,9 @@ impl<'a> Gather<'a> {
         }
         for used in &self.pass.plan.uses[param.index()] {
             let (buffer, start) = match used {
-                Use::Sum { flow, .. } => flow.map(|view| (view.buffer, view.start)).expect("shared weights at the most go without"),
+                Use::Sum { flow, .. } => {
+                    flow.map(|view| (view.buffer, view.start)).expect("shared weights at the most go without")
+                }
                 Use::Input { flow, .. } => (*flow, 0),
             };
             // SAFETY: the caller's: nobody writes to complete flows.

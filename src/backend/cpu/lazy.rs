@@ -86,7 +86,14 @@ impl LazyTable {
             for &(category, missed) in &behind {
                 let (theta, flows) = row_of(category);
                 let from = self.history.len() - missed;
-                replay_part(isa, &mut theta[block.clone()], &mut flows[block.clone()], &self.history, from, block.start);
+                replay_part(
+                    isa,
+                    &mut theta[block.clone()],
+                    &mut flows[block.clone()],
+                    &self.history,
+                    from,
+                    block.start,
+                );
             }
         }
     }

@@ -335,10 +335,15 @@ mod tests {
     fn descriptors_lie_as_the_kernels_read_them() {
         let page = page();
         check!(page, Buffer, 16, [at, ld, scale]);
-        check!(page, ParamDesc, 96, [
-            theta_at, stat_at, row_at, partial_at, starts_at, kind, units, slots, ld, first_use, num_uses, origin, width,
-            min_std, cats
-        ]);
+        check!(
+            page,
+            ParamDesc,
+            96,
+            [
+                theta_at, stat_at, row_at, partial_at, starts_at, kind, units, slots, ld, first_use, num_uses, origin,
+                width, min_std, cats
+            ]
+        );
         check!(page, UseDesc, 64, [gain, panel, flow, gain_start, panel_start, cells]);
         check!(page, InputDesc, 24, [value, param, cells]);
         check!(page, ProductDesc, 32, [value, first_factor, num_factors, units]);
@@ -347,18 +352,49 @@ mod tests {
         check!(page, PullSource, 40, [flow, starts_at, items_at, units, skew]);
         check!(page, PanelDesc, 32, [panel, first_slice, num_slices, units]);
         check!(page, SliceDesc, 24, [source, start, units]);
-        check!(page, GroupDesc, 96, [
-            value, flow, panel, theta_at, extremes_at, theta_ld, start, units, panel_start, cols, first_target,
-            num_targets
-        ]);
+        check!(
+            page,
+            GroupDesc,
+            96,
+            [
+                value,
+                flow,
+                panel,
+                theta_at,
+                extremes_at,
+                theta_ld,
+                start,
+                units,
+                panel_start,
+                cols,
+                first_target,
+                num_targets
+            ]
+        );
         check!(page, TargetDesc, 32, [target, start, col, units, add]);
         check!(page, SumDesc, 32, [value, first_group, num_groups, units, one_panel]);
         check!(page, Piece, 16, [first, count, out, units]);
         check!(page, Pass, 64, [values, flows, scales, theta, cells, degenerate, rows, data_rows, capacity, flow_bits]);
         check!(page, Update, 64, [scale, offset, gain, epsilon, retain, masses, absolute, source, keep]);
-        check!(page, LogPass, 96, [
-            values, gains, flows, theta, cells, masses, row_ids, root_flow, negligible, rows, capacity, cells_capacity
-        ]);
+        check!(
+            page,
+            LogPass,
+            96,
+            [
+                values,
+                gains,
+                flows,
+                theta,
+                cells,
+                masses,
+                row_ids,
+                root_flow,
+                negligible,
+                rows,
+                capacity,
+                cells_capacity
+            ]
+        );
         assert_eq!(size_of::<Scale>(), 16);
     }
 }

@@ -156,7 +156,13 @@ pub extern "C" fn cuDevicePrimaryCtxRelease_v2(device: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuCtxCreate_v3(context: *mut Handle, _params: usize, _n: c_int, _flags: c_uint, device: c_int) -> c_int {
+pub unsafe extern "C" fn cuCtxCreate_v3(
+    context: *mut Handle,
+    _params: usize,
+    _n: c_int,
+    _flags: c_uint,
+    device: c_int,
+) -> c_int {
     // SAFETY: as for this function.
     unsafe { cuDevicePrimaryCtxRetain(context, device) }
 }

@@ -60,7 +60,8 @@ pub extern "C" fn cuEventQuery(event: Handle) -> c_int {
 
 fn elapsed(milliseconds: *mut f32, start: Handle, end: Handle) -> c_int {
     call(|system| {
-        let find = |event| system.events.get(&event).filter(|e| e.timing && e.recorded.is_some()).ok_or(Code::InvalidHandle);
+        let find =
+            |event| system.events.get(&event).filter(|e| e.timing && e.recorded.is_some()).ok_or(Code::InvalidHandle);
         let (start, end) = (find(start)?, find(end)?);
         for event in [start, end] {
             if event.recorded.is_some_and(|(stream, seq)| !system.is_done(stream, seq)) {

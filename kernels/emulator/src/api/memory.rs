@@ -44,7 +44,8 @@ pub extern "C" fn cuMemFree_v2(address: u64) -> c_int {
         let progress = system.demand_all(Some(device));
         system.status(device)?;
         if progress == Progress::Done {
-            let owner = DeviceMemory::device_of(address).filter(|d| *d < system.devices.len()).ok_or(Code::InvalidValue)?;
+            let owner =
+                DeviceMemory::device_of(address).filter(|d| *d < system.devices.len()).ok_or(Code::InvalidValue)?;
             system.device(owner)?.memory.free(address)?;
         }
         Ok(progress)

@@ -78,7 +78,12 @@ pub unsafe extern "C" fn cuModuleGetFunction(function: *mut Handle, module: Hand
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuModuleGetGlobal_v2(address: *mut u64, bytes: *mut usize, module: Handle, name: *const c_char) -> c_int {
+pub unsafe extern "C" fn cuModuleGetGlobal_v2(
+    address: *mut u64,
+    bytes: *mut usize,
+    module: Handle,
+    name: *const c_char,
+) -> c_int {
     call(|system| {
         if name.is_null() {
             return Err(Code::InvalidValue);

@@ -15,6 +15,9 @@ use crate::plan::{self, Plan, PlanFactor, PlanGroup, ProductStep, Step, SumStep}
 pub(in crate::backend::cuda) struct Backward {
     pub pulls: Vec<PullDesc>,
     pub sources: Vec<PullSource>,
+    /// All groups, in the order of their gains.
+    pub gains: Vec<GroupDesc>,
+    /// All groups, in the order of their waves.
     pub groups: Vec<GroupDesc>,
     pub targets: Vec<TargetDesc>,
     pub levels: Vec<BackwardLevel>,
@@ -40,9 +43,7 @@ struct Columns {
 
 impl Columns {
     fn overlaps(&self, other: &Self) -> bool {
-        self.buffer == other.buffer
-            && self.start < other.start + other.units
-            && other.start < self.start + self.units
+        self.buffer == other.buffer && self.start < other.start + other.units && other.start < self.start + self.units
     }
 }
 
@@ -56,21 +57,17 @@ struct Inflow<'a> {
     pushes: Vec<(Columns, (usize, usize))>,
 }
 
-/// A group with its wave.
+/// A group with its wave. A group that mixes a child twice is there twice, each time with targets that do not overlap.
 struct Queued<'a> {
     sum: &'a SumStep,
     group: &'a PlanGroup,
+    targets: Vec<(usize, Columns)>,
     wave: usize,
+    is_again: bool,
 }
 
 impl Backward {
-    pub(super) fn new(
-        plan: &Plan,
-        values: &Spaces,
-        flows: &Spaces,
-        params: &ParamLayout,
-        maps: &mut Maps,
-    ) -> Self {
+    pub(super) fn new(plan: &Plan, values: &Spaces, flows: &Spaces, params: &ParamLayout, maps: &mut Maps) -> Self {
         let (inflows, queues) = schedule(plan, flows.at.len());
         let mut backward = Self::default();
         // Whether the first to push into a buffer make it up as a whole; otherwise it is cleared and all add to it.
@@ -98,8 +95,9 @@ impl Backward {
             let mut queue: Vec<&Queued<'_>> = queues.get(level).into_iter().flatten().collect();
             queue.sort_by_key(|queued| queued.wave); // stable: the order of the steps is kept
             let extent = |q: &&Queued<'_>| Extent { units: q.group.units, cols: q.group.panel.units, stage: 0 };
+            let (first, first_gain) = (backward.groups.len(), backward.gains.len());
+            let gains: Vec<Extent> = queue.iter().filter(|q| !q.is_again).map(extent).collect();
             let extents: Vec<Extent> = queue.iter().map(extent).collect();
-            let first = backward.groups.len();
             let num_waves = queue.last().map_or(0, |last| last.wave + 1);
             let waves = (0..num_waves).map(|wave| {
                 let start = queue.partition_point(|q| q.wave < wave);
@@ -108,21 +106,28 @@ impl Backward {
             });
             let waves = waves.collect();
             for queued in &queue {
-                let at = (level, queued.wave);
-                let is_first = |columns: &Columns| {
+                let desc = group_desc(queued.sum, queued.group, values, flows, params);
+                if !queued.is_again {
+                    backward.gains.push(desc);
+                }
+                let first_target = backward.targets.len() as i32;
+                let num_targets = queued.targets.len() as i32;
+                for (col, columns) in &queued.targets {
                     let earliest = inflows[columns.buffer].pushes.iter().map(|(_, at)| *at).min();
-                    is_set[columns.buffer] && earliest == Some(at)
-                };
-                let first_target = backward.targets.len();
-                backward.add_targets(queued.group, flows, is_first);
-                let desc = GroupDesc {
-                    first_target: first_target as i32,
-                    num_targets: (backward.targets.len() - first_target) as i32,
-                    ..group_desc(queued.sum, queued.group, values, flows, params)
-                };
-                backward.groups.push(desc);
+                    let is_first = is_set[columns.buffer] && earliest == Some((level, queued.wave));
+                    let target = inflows[columns.buffer].buffer.expect("a buffer that is pushed into is known");
+                    backward.targets.push(TargetDesc {
+                        target: flows.of(target),
+                        start: columns.start as i32,
+                        col: *col as i32,
+                        units: columns.units as i32,
+                        add: i32::from(!is_first),
+                    });
+                }
+                backward.groups.push(GroupDesc { first_target, num_targets, ..desc });
             }
-            backward.levels.push(BackwardLevel { pulls, gains: spans(first, &extents), waves });
+            let gains = spans(first_gain, &gains);
+            backward.levels.push(BackwardLevel { pulls, gains, waves });
         }
         backward
     }
@@ -154,20 +159,6 @@ impl Backward {
         }
         extent
     }
-
-    fn add_targets(&mut self, group: &PlanGroup, flows: &Spaces, is_first: impl Fn(&Columns) -> bool) {
-        let mut col = 0;
-        for ((target, _), columns) in group.targets.iter().zip(columns(group)) {
-            self.targets.push(TargetDesc {
-                target: flows.of(target.buffer),
-                start: columns.start as i32,
-                col: col as i32,
-                units: columns.units as i32,
-                add: i32::from(!is_first(&columns)),
-            });
-            col += columns.units;
-        }
-    }
 }
 
 /// Levels of the flow buffers, what flows into each, and the groups of each level with their waves.
@@ -175,11 +166,6 @@ fn schedule(plan: &Plan, num_buffers: usize) -> (Vec<Inflow<'_>>, Vec<Vec<Queued
     let mut inflows = vec![Inflow::default(); num_buffers];
     let mut queues: Vec<Vec<Queued<'_>>> = Vec::new();
     inflows[plan.root_flow.scale].buffer = Some(plan.root_flow);
-    let reach = |inflows: &mut Vec<Inflow<'_>>, buffer: plan::Buffer, from: usize| {
-        let inflow = &mut inflows[buffer.scale];
-        inflow.buffer = Some(buffer);
-        inflow.level = inflow.level.max(from + 1);
-    };
     // Parents come after their children: what flows into a step's buffer has been met before the step itself.
     for step in plan.steps.iter().rev() {
         match step {
@@ -190,8 +176,9 @@ fn schedule(plan: &Plan, num_buffers: usize) -> (Vec<Inflow<'_>>, Vec<Vec<Queued
                 let level = inflows[flow.scale].level;
                 for factor in &product.factors {
                     if let Some(target) = factor.flow {
-                        reach(&mut inflows, target.buffer, level);
-                        inflows[target.buffer.scale].pulls.push((product, factor));
+                        let inflow = &mut inflows[target.buffer.scale];
+                        (inflow.buffer, inflow.level) = (Some(target.buffer), inflow.level.max(level + 1));
+                        inflow.pulls.push((product, factor));
                     }
                 }
             }
@@ -203,17 +190,22 @@ fn schedule(plan: &Plan, num_buffers: usize) -> (Vec<Inflow<'_>>, Vec<Vec<Queued
                     queues.resize_with(level + 1, Vec::new);
                 }
                 for group in &sum.groups {
-                    let own: Vec<Columns> = columns(group).collect();
-                    let after = (own.iter())
-                        .flat_map(|c| inflows[c.buffer].pushes.iter().filter(move |(other, _)| other.overlaps(c)))
-                        .filter(|(_, at)| at.0 == level)
-                        .map(|(_, at)| at.1 + 1);
-                    let wave = after.max().unwrap_or(0);
-                    for ((target, _), columns) in group.targets.iter().zip(own) {
-                        reach(&mut inflows, target.buffer, level);
-                        inflows[columns.buffer].pushes.push((columns, (level, wave)));
+                    for (i, targets) in apart(group).into_iter().enumerate() {
+                        let after = (targets.iter())
+                            .flat_map(|(_, c)| inflows[c.buffer].pushes.iter().filter(|(other, _)| other.overlaps(c)))
+                            .filter(|(_, at)| at.0 == level)
+                            .map(|(_, at)| at.1 + 1);
+                        let wave = after.max().unwrap_or(0);
+                        for (_, columns) in &targets {
+                            let inflow = &mut inflows[columns.buffer];
+                            inflow.level = inflow.level.max(level + 1);
+                            inflow.pushes.push((*columns, (level, wave)));
+                        }
+                        queues[level].push(Queued { sum, group, targets, wave, is_again: i > 0 });
                     }
-                    queues[level].push(Queued { sum, group, wave });
+                    group.targets.iter().for_each(|(target, _)| {
+                        inflows[target.buffer.scale].buffer = Some(target.buffer);
+                    });
                 }
             }
         }
@@ -221,13 +213,22 @@ fn schedule(plan: &Plan, num_buffers: usize) -> (Vec<Inflow<'_>>, Vec<Vec<Queued
     (inflows, queues)
 }
 
-/// Where the flow of each slice of a group's panel goes.
-fn columns(group: &PlanGroup) -> impl Iterator<Item = Columns> + '_ {
-    group.targets.iter().enumerate().map(|(i, (target, start))| Columns {
-        buffer: target.buffer.scale,
-        start: *start,
-        units: group.gathered.get(i).map_or(group.panel.units, |view| view.units),
-    })
+/// Where the flow of each slice of a group's panel goes, with its first column in the panel. In several parts, if the group
+/// mixes some units twice: in a part no two overlap.
+fn apart(group: &PlanGroup) -> Vec<Vec<(usize, Columns)>> {
+    let mut parts: Vec<Vec<(usize, Columns)>> = vec![Vec::new()];
+    let mut col = 0;
+    for (i, (target, start)) in group.targets.iter().enumerate() {
+        let units = group.gathered.get(i).map_or(group.panel.units, |view| view.units);
+        let columns = Columns { buffer: target.buffer.scale, start: *start, units };
+        let is_free = |part: &Vec<(usize, Columns)>| !part.iter().any(|(_, other)| other.overlaps(&columns));
+        match parts.iter().position(is_free) {
+            Some(part) => parts[part].push((col, columns)),
+            None => parts.push(vec![(col, columns)]),
+        }
+        col += units;
+    }
+    parts
 }
 
 /// Whether those who push into a buffer first make it up as a whole, each column once.

@@ -13,9 +13,9 @@ use crate::circuit::{Circuit, ParamKind};
 use crate::error::Result;
 use crate::plan::{self, Plan, Step, Use};
 
-pub(super) use self::backward::{Backward, BackwardLevel};
-pub(super) use self::forward::{Forward, ForwardLevel};
-pub(super) use self::params::{BlockClass, ParamLayout, WorkingSizes};
+pub(super) use self::backward::Backward;
+pub(super) use self::forward::Forward;
+pub(super) use self::params::{BlockClass, CHUNKS_PER_SPLIT, ParamLayout, ROWS_PER_SPLIT, WorkingSizes};
 use super::descriptors::{Buffer, UseDesc};
 
 /// The last dimension of a grid is the number of descriptors; it may not be larger.
@@ -258,10 +258,10 @@ mod tests {
     fn launches_of_many_descriptors_are_cut() {
         let extents: Vec<Extent> = (0..70_000).map(|i| Extent { units: i, ..Extent::default() }).collect();
         let cut = spans(3, &extents);
-        assert_eq!(cut.iter().map(|s| (s.first, s.count, s.units)).collect::<Vec<_>>(), [
-            (3, 65_535, 65_534),
-            (65_538, 4_465, 69_999)
-        ]);
+        assert_eq!(
+            cut.iter().map(|s| (s.first, s.count, s.units)).collect::<Vec<_>>(),
+            [(3, 65_535, 65_534), (65_538, 4_465, 69_999)]
+        );
         assert!(spans(0, &[]).is_empty());
     }
 
