@@ -17,7 +17,7 @@ __device__ __forceinline__ void gradient(const Pass& pass, const ParamDesc* para
     for (i32 line = blockIdx.x * 8 + threadIdx.x / WARP; line < lines; line += gridDim.x * 8) {
         const float* theta = pass.theta + d.theta_at + (i64)line * d.ld;
         T* flow = flows + d.stat_at + (i64)line * d.ld;
-        for (i32 i = lane; i < width; i += WARP) {
+        LANES(i, width) {
             double td = top_down[d.row_at + (is_weights ? line : i)];
             flow[i] = (T)(gain * (double)flow[i] - td * (double)theta[i]);
         }

@@ -157,6 +157,12 @@ enum : i32 { WARP = 32 };
 #define LOG2_E 1.44269504088896340736
 #define INF (__longlong_as_double(0x7ff0000000000000ll))
 
+// `LANES(k, count) …`: a lane owns every 32nd of `count` elements. All lanes go around equally often: were the condition the loop's, unrolling would peel
+// rounds off some lanes only, and what a warp reads would no longer lie side by side.
+#define LANES(k, count) \
+    for (i32 k##_round = 0, k = lane; k##_round < (count); k##_round += WARP, k += WARP) \
+        if (k < (count))
+
 __device__ __forceinline__ u32 warp_max(u32 x) {
     for (i32 step = 16; step > 0; step /= 2) x = max(x, __shfl_xor_sync(ALL, x, step));
     return x;
@@ -267,7 +273,7 @@ __device__ __forceinline__ i64 gain_bits(u32 smallest, i64 shift) {
 }
 
 __device__ __forceinline__ void fill_row(float* row, i32 units, float value, i32 lane) {
-    for (i32 k = lane; k < units; k += WARP) row[k] = value;
+    LANES(k, units) row[k] = value;
 }
 
 // Brings a row, of which a lane owns every 32nd entry, to a given exponent not below its own; `max` is its largest entry.
@@ -292,7 +298,7 @@ __device__ __forceinline__ Scale align_row(float* row, i32 units, u32 max_bits, 
     float factor = power(exponent - scale.exponent);
     float tiny = __uint_as_float(TINY_AS_BITS);
     bool lost = false;
-    for (i32 k = lane; k < units; k += WARP) {
+    LANES(k, units) {
         float before = row[k], scaled = before * factor;
         bool keep = scaled >= tiny;
         lost |= !keep && before > 0.0f;

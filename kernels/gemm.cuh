@@ -217,13 +217,15 @@ struct Multiply {
     }
 };
 
-// The reference: one fused multiply-add a term, k in its order.
+// The reference: one fused multiply-add a term. Threads begin at different steps, two apart: rows 2q of B are 80 words from each other, and would
+// meet in a bank.
 template <bool A_ALONG_K, bool B_ALONG_K>
 struct Multiply<F32, A_ALONG_K, B_ALONG_K> {
     static __device__ __forceinline__ void stage(Results& results, const float* a, const float* b) {
-        i32 row = result_row(0, 0), col = result_col(0, 0);
+        i32 row = result_row(0, 0), col = result_col(0, 0), begin = threadIdx.x % 4 / 2 * 2;
 #pragma unroll 4
-        for (i32 k = 0; k < TILE_K; k += 2) {
+        for (i32 step = 0; step < TILE_K; step += 2) {
+            i32 k = (begin + step) % TILE_K;
             Pair left[2][2], right[4][2];
 #pragma unroll
             for (i32 i = 0; i < 4; i++) left[i / 2][i % 2] = read_pair<A_ALONG_K>(a, row + i * 8, k);

@@ -18,7 +18,7 @@ __device__ __forceinline__ Scale density_row(const Pass& pass, const ParamDesc& 
     double top = -INF, exponent = 0.0;
     bool lost = false;
     for (i32 round = 0; round < 2; round++) {
-        for (i32 k = lane; k < d.units; k += WARP) {
+        LANES(k, d.units) {
             double log_prob = density_log_prob(d, theta[k], theta[d.ld + k], cell);
             if (round == 0) {
                 top = fmax(top, log_prob);
@@ -58,7 +58,7 @@ input_forward(Pass pass, const InputDesc* __restrict__ inputs, const ParamDesc* 
     } else if (d.kind == TABLE) {
         const float* theta = pass.theta + d.theta_at + (i64)cell * d.ld;
         Extremes seen = nothing_seen();
-        for (i32 k = lane; k < d.units; k += WARP) {
+        LANES(k, d.units) {
             float value = theta[k];
             out[k] = value;
             seen.see(value);

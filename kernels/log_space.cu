@@ -77,13 +77,13 @@ log_sum(LogPass pass, const GroupDesc* __restrict__ groups) {
     const float* weights = pass.theta + group.theta_at + (i64)unit * group.theta_ld;
     // Around the largest child that has a weight; the weights themselves are no smaller than 1e-45 and keep the sum in range.
     double top = -INF;
-    for (i32 c = lane; c < group.cols; c += WARP) {
+    LANES(c, group.cols) {
         if (weights[c] > 0.0f) top = fmax(top, panel[c]);
     }
     top = warp_max(top);
     double sum = 0.0;
     if (top > -INF) {
-        for (i32 c = lane; c < group.cols; c += WARP) sum += share(weights[c], panel[c], top);
+        LANES(c, group.cols) sum += share(weights[c], panel[c], top);
         sum = warp_sum(sum);
     }
     if (lane == 0) pass.values[row_at(group.value, pass.capacity, row) + group.start + unit] = top > -INF ? top + log(sum) : -INF;
@@ -109,7 +109,7 @@ log_gain(LogPass pass, const GroupDesc* __restrict__ groups) {
     double value = pass.values[at], flow = pass.flows[row_at(group.flow, pass.capacity, row) + group.start + unit];
     double total = 0.0;
     if (is_followed(flow, value, pass.negligible * pass.root_flow[row])) {
-        for (i32 c = lane; c < group.cols; c += WARP) total += share(weights[c], panel[c], value);
+        LANES(c, group.cols) total += share(weights[c], panel[c], value);
         total = warp_sum(total);
     }
     if (lane == 0) pass.gains[at] = total > 0.0 ? flow / total : 0.0;

@@ -9,19 +9,25 @@
 
 extern __shared__ float staged_rows[];
 
-// Where unit i of a staged row lies: one free word every 2^skew.
+// Where unit i of a staged row lies: blocks of 32 stay where they are, their words change places. So copying a row meets no bank twice, and `skew` (README.md)
+// sees to it that reading a transposed one does not either.
 __device__ __forceinline__ i32 skewed(i32 i, i32 skew) {
-    return i + (i >> skew);
+    return i ^ ((i >> (5 + (skew & 0xff)) << (skew >> 8)) & 31);
+}
+
+// Whether a row fits this warp's shared memory.
+__device__ __forceinline__ bool fits(i32 units, i32 stage_len) {
+    return ((units + 31) & ~31) <= stage_len;
 }
 
 // Copies a row to this warp's shared memory; whoever read the last one is done with it.
 __device__ __forceinline__ void stage_row(float* stage, const float* row, i32 units, i32 skew, i32 lane) {
     __syncwarp();
-    for (i32 k = lane; k < units; k += WARP) stage[skewed(k, skew)] = row[k];
+    LANES(k, units) stage[skewed(k, skew)] = row[k];
     __syncwarp();
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 3)
 product_forward(Pass pass, const ProductDesc* __restrict__ products, const FactorDesc* __restrict__ factors,
                 const ParamDesc* __restrict__ params, const u32* __restrict__ maps, i32 stage_len) {
     i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -56,11 +62,11 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
             first = source;
             continue;
         }
-        bool staged = map != nullptr && stage_len > 0;
+        bool staged = map != nullptr && fits(factor.units, stage_len);
         if (staged) stage_row(stage, source, factor.units, factor.skew, lane);
         seen = nothing_seen();
         bool lost = false;
-        for (i32 k = lane; k < units; k += WARP) {
+        LANES(k, units) {
             float value = map == nullptr ? source[k] : staged ? stage[skewed(map[k], factor.skew)] : source[map[k]];
             float before = first != nullptr ? first[k] : written ? out[k] : 1.0f;
             float result = before * value;
@@ -74,7 +80,7 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
         written = true;
     }
     if (!written) {
-        for (i32 k = lane; k < units; k += WARP) {
+        LANES(k, units) {
             float value = first != nullptr ? first[k] : 1.0f;
             out[k] = value;
             seen.see(value);
@@ -85,7 +91,7 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
     if (lane == 0) pass.scales[scale_at(product.value, pass.capacity, row)] = scale;
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 4)
 product_backward(Pass pass, const PullDesc* __restrict__ pulls, const PullSource* __restrict__ sources,
                  const u32* __restrict__ maps, i32 stage_len) {
     i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -99,10 +105,10 @@ product_backward(Pass pass, const PullDesc* __restrict__ pulls, const PullSource
         const float* flow = pass.flows + row_at(source.flow, pass.capacity, row);
         const u32* items = source.items_at < 0 ? nullptr : maps + source.items_at;
         const u32* starts = source.starts_at < 0 ? nullptr : maps + source.starts_at;
-        bool staged = items != nullptr && stage_len > 0;
+        bool staged = items != nullptr && fits(source.units, stage_len);
         if (staged) stage_row(stage, flow, source.units, source.skew, lane);
         bool adds = s > 0 || pull.add != 0;
-        for (i32 u = lane; u < pull.units; u += WARP) {
+        LANES(u, pull.units) {
             float sum = adds ? out[u] : 0.0f;
             if (items == nullptr) {
                 sum += flow[u];

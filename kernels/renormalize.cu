@@ -13,7 +13,7 @@ renormalize_weights(LogPass pass, const ParamDesc* __restrict__ weights, const U
     if (unit >= d.units) return;
     float* row = theta + d.theta_at + (i64)unit * d.ld;
     double reached = 0.0, own = 0.0;
-    for (i32 c = lane; c < d.slots; c += WARP) {
+    LANES(c, d.slots) {
         reached += weight_flow(pass, d, uses, unit, c, row[c]);
         own += (double)row[c];
     }
@@ -21,9 +21,9 @@ renormalize_weights(LogPass pass, const ParamDesc* __restrict__ weights, const U
     own = warp_sum(own);
     // A lane overwrites only what it alone reads: flows of a weight need no other weight.
     if (reached > 0.0 && reached < INF) {
-        for (i32 c = lane; c < d.slots; c += WARP) row[c] = (float)(weight_flow(pass, d, uses, unit, c, row[c]) / reached);
+        LANES(c, d.slots) row[c] = (float)(weight_flow(pass, d, uses, unit, c, row[c]) / reached);
     } else if (own > 0.0 && own < INF) {
-        for (i32 c = lane; c < d.slots; c += WARP) row[c] = (float)((double)row[c] / own);
+        LANES(c, d.slots) row[c] = (float)((double)row[c] / own);
     }
 }
 

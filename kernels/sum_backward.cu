@@ -26,7 +26,7 @@ sum_gain(Pass pass, const GroupDesc* __restrict__ groups) {
     }
     // The forward pass has seen to it that the result stays in range.
     float factor = power_of_two((i32)min(max(panel - own, -150ll), 150ll));
-    for (i32 k = lane; k < group.units; k += WARP) {
+    LANES(k, group.units) {
         float value = values[k], gain = flows[k] / value * factor;
         values[k] = value > 0.0f ? gain : 0.0f;
     }
@@ -71,9 +71,9 @@ __device__ __forceinline__ void sum_backward(const Pass& pass, const GroupDesc* 
                 if (pairs && has_left && has_right) {
                     float2 value = *reinterpret_cast<const float2*>(values + col);
                     float2* at = reinterpret_cast<float2*>(into + col);
-                    float2 flow = make_float2(value.x * left, value.y * right);
-                    if (target.add) flow = make_float2(at->x + flow.x, at->y + flow.y);
-                    *at = flow;
+                    float2 before = make_float2(0.0f, 0.0f);
+                    if (target.add) before = *at;
+                    *at = make_float2(before.x + value.x * left, before.y + value.y * right);
                 } else {
                     if (has_left) into[col] = (target.add ? into[col] : 0.0f) + values[col] * left;
                     if (has_right) into[col + 1] = (target.add ? into[col + 1] : 0.0f) + values[col + 1] * right;

@@ -24,7 +24,7 @@ panel_gather(Pass pass, const PanelDesc* __restrict__ panels, const SliceDesc* _
         const float* source = pass.values + row_at(slice.source, pass.capacity, row) + slice.start;
         Scale scale = pass.scales[scale_at(slice.source, pass.capacity, row)];
         Extremes seen = nothing_seen();
-        for (i32 k = lane; k < slice.units; k += WARP) {
+        LANES(k, slice.units) {
             float value = source[k];
             out[k] = value;
             seen.see(value);
@@ -120,7 +120,7 @@ __device__ __forceinline__ bool hides_underflow(const Pass& pass, const GroupDes
         for (u32 zeros = __ballot_sync(ALL, output == 0.0f); zeros != 0; zeros &= zeros - 1) {
             const float* terms = weights + (i64)(first + __ffs(zeros) - 1) * group.theta_ld;
             bool positive = false;
-            for (i32 c = lane; c < group.cols; c += WARP) positive |= panel[c] > 0.0f && terms[c] > 0.0f;
+            LANES(c, group.cols) positive |= panel[c] > 0.0f && terms[c] > 0.0f;
             if (__any_sync(ALL, positive)) return true;
         }
     }

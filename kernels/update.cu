@@ -71,7 +71,7 @@ __device__ __forceinline__ void weights_flows(const Pass& pass, const ParamDesc*
     const float* theta = pass.theta + d.theta_at + (i64)unit * d.ld;
     flows += d.stat_at + (i64)unit * d.ld;
     i32 splits = num_splits(pass, d, chunks_per_split);
-    for (i32 c = lane; c < d.slots; c += WARP) {
+    LANES(c, d.slots) {
         float sum = split_sum(d, partials, splits, unit, c), p = theta[c];
         flows[c] = sizeof(T) == 8 ? (T)(flows[c] + (T)p * (T)sum) : (T)(kept(keep, (float)flows[c]) + p * sum);
     }
@@ -100,7 +100,7 @@ __device__ __forceinline__ void move_weights(const ParamDesc& d, float* theta, c
     Coefficients c = coefficients(retain * theta_sum + update.gain * flow_sum, d.slots, retain, update);
     if (lane == 0 && update.masses != nullptr) update.masses[row] = flow_sum;
     if (!c.moves) return;
-    for (i32 col = lane; col < d.slots; col += WARP) theta[col] = moved(c, theta[col], flows[col]);
+    LANES(col, d.slots) theta[col] = moved(c, theta[col], flows[col]);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
@@ -113,7 +113,7 @@ weights_step(Pass pass, const ParamDesc* __restrict__ weights, const float* __re
     flows += d.stat_at + (i64)unit * d.ld;
     i32 splits = num_splits(pass, d, chunks_per_split);
     double theta_sum = 0.0, flow_sum = 0.0;
-    for (i32 c = lane; c < d.slots; c += WARP) {
+    LANES(c, d.slots) {
         float p = theta[c], flow = kept(update.keep, flows[c]) + p * split_sum(d, partials, splits, unit, c);
         flows[c] = flow;
         theta_sum += (double)p;
@@ -130,7 +130,7 @@ __device__ __forceinline__ void weights_update(const Pass& pass, const ParamDesc
     float* theta = pass.theta + d.theta_at + (i64)unit * d.ld;
     flows += d.stat_at + (i64)unit * d.ld;
     double theta_sum = 0.0, flow_sum = 0.0;
-    for (i32 c = lane; c < d.slots; c += WARP) {
+    LANES(c, d.slots) {
         theta_sum += (double)theta[c];
         flow_sum += (double)flows[c];
     }
@@ -154,7 +154,7 @@ __device__ __forceinline__ void weights_masses(const ParamDesc* weights, const T
     if (unit >= d.units) return;
     flows += d.stat_at + (i64)unit * d.ld;
     double sum = 0.0;
-    for (i32 c = lane; c < d.slots; c += WARP) sum += (double)flows[c];
+    LANES(c, d.slots) sum += (double)flows[c];
     sum = warp_sum(sum);
     if (lane == 0) rows[d.row_at + unit] = gain * sum;
 }

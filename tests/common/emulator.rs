@@ -34,14 +34,14 @@ const INSIDE: &str = "ANEMONE_TEST_INSIDE_EMULATOR";
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
-        let library = library();
-        // Beside the library, and named by the process: tests run at the same time, in several processes.
-        let folder = library.with_file_name(format!("emulator-{}", std::process::id()));
+        let folder = library().with_file_name("emulator-links");
         std::fs::create_dir_all(&folder).expect("a folder beside the emulator");
         for name in ["libcuda.so", "libcuda.so.1", "libnccl.so", "libnccl.so.2"] {
-            let link = folder.join(name);
-            let _ = std::fs::remove_file(&link); // left by an older process of the same number
-            std::os::unix::fs::symlink(&library, &link).expect("a link to the emulator");
+            // Relative and always the same, so that it does not matter which of several processes makes it.
+            match std::os::unix::fs::symlink("../libcuda_emulator.so", folder.join(name)) {
+                Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => panic!("{}: {name}: {e}", folder.display()),
+                _ => {}
+            }
         }
         folder
     })

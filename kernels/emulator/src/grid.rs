@@ -88,13 +88,13 @@ fn run_block(machine: &mut Machine, warps: &mut [Warp]) -> Result<(), Fault> {
             let id = if machine.config.reverse { warps.len() - 1 - turn } else { turn };
             while matches!(states[id], State::Ready) {
                 moved = true;
-                states[id] = match warps[id].run(machine)? {
-                    Stop::Exit => State::Done,
-                    Stop::Barrier(call) => arrive(machine, &warps[id], &mut barriers, call)?,
-                };
+                states[id] = State::Done;
+                if let Stop::Barrier(call) = warps[id].run(machine)? {
+                    states[id] = arrive(machine, &warps[id], &mut barriers, call)?;
+                    open(machine, warps, &mut states, &mut barriers[call.id as usize], call);
+                }
             }
         }
-        release(machine, warps, &mut states, &mut barriers);
         if states.iter().all(|s| matches!(s, State::Done)) {
             return Ok(());
         }
@@ -128,34 +128,30 @@ fn arrive(
     Ok(if call.what == Barrier::Arrive { State::Ready } else { State::Waits(call) })
 }
 
-/// Opens every barrier at which enough threads have arrived.
-fn release(machine: &mut Machine, warps: &mut [Warp], states: &mut [State], barriers: &mut [BarrierState]) {
+/// Opens the barrier of this call if enough threads have arrived, be it that none of them waits.
+fn open(machine: &mut Machine, warps: &mut [Warp], states: &mut [State], barrier: &mut BarrierState, last: BarrierCall) {
     let all = (warps.len() * LANES) as u32;
-    for (id, barrier) in barriers.iter_mut().enumerate() {
-        let waiting = |s: &State| matches!(s, State::Waits(call) if call.id as usize == id);
-        let Some(State::Waits(first)) = states.iter().find(|s| waiting(s)) else { continue };
-        if barrier.arrived < first.count.unwrap_or(all) {
+    if barrier.arrived < last.count.unwrap_or(all) {
+        return;
+    }
+    let threads = if last.count.is_some() { barrier.arrived } else { machine.shape.threads() as u32 };
+    for (warp, state) in warps.iter_mut().zip(states.iter_mut()) {
+        let State::Waits(call) = *state else { continue };
+        if call.id != last.id {
             continue;
         }
-        let threads = if first.count.is_some() { barrier.arrived } else { machine.shape.threads() as u32 };
-        for (warp, state) in warps.iter_mut().zip(states.iter_mut()) {
-            let State::Waits(call) = *state else { continue };
-            if call.id as usize != id {
-                continue;
-            }
-            let result = match call.what {
-                Barrier::Popc => u64::from(barrier.votes),
-                Barrier::And => u64::from(barrier.votes == threads),
-                _ => u64::from(barrier.votes > 0),
-            };
-            if let Some(d) = call.d {
-                warp.lanes.put(d, call.mask, &[result; LANES]);
-            }
-            machine.shared_race.pass(warp.id, &barrier.known);
-            *state = State::Ready;
+        let result = match call.what {
+            Barrier::Popc => u64::from(barrier.votes),
+            Barrier::And => u64::from(barrier.votes == threads),
+            _ => u64::from(barrier.votes > 0),
+        };
+        if let Some(d) = call.d {
+            warp.lanes.put(d, call.mask, &[result; LANES]);
         }
-        *barrier = BarrierState::default();
+        machine.shared_race.pass(warp.id, &barrier.known);
+        *state = State::Ready;
     }
+    *barrier = BarrierState::default();
 }
 
 fn stuck(machine: &Machine, warps: &[Warp], states: &[State], barriers: &[BarrierState]) -> Fault {

@@ -235,6 +235,17 @@ impl System {
         loaded.globals.get(name).copied().ok_or(Code::NotFound)
     }
 
+    /// Lets a kernel have more dynamic shared memory than the default.
+    pub fn set_max_dynamic(&mut self, function: Handle, bytes: i32) -> Result<(), Code> {
+        let function = self.functions.get_mut(&function).ok_or(Code::InvalidHandle)?;
+        let all = i64::from(bytes) + function.kernel.shared_static as i64;
+        if bytes < 0 || all > i64::from(SHARED_LIMIT) {
+            return Err(Code::InvalidValue);
+        }
+        function.max_dynamic = bytes as u32;
+        Ok(())
+    }
+
     /// Checks a launch as a driver does and hands it to the stream. `params` is the parameter block.
     pub fn launch(&mut self, stream: Handle, function: Handle, shape: Shape, params: Vec<u8>) -> Result<(), Code> {
         let device = self.streams.get(&stream).ok_or(Code::InvalidHandle)?.device;

@@ -355,6 +355,13 @@ impl System {
         Ok(())
     }
 
+    /// Makes an event.
+    pub fn new_event(&mut self, event: Event) -> Handle {
+        let handle = self.new_handle();
+        self.events.insert(handle, event);
+        handle
+    }
+
     /// Records an event in a stream.
     pub fn record_event(&mut self, event: Handle, stream: Handle) -> Result<(), Code> {
         if !self.events.contains_key(&event) {

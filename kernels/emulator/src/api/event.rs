@@ -13,8 +13,7 @@ const DISABLE_TIMING: c_uint = 2;
 pub unsafe extern "C" fn cuEventCreate(event: *mut Handle, flags: c_uint) -> c_int {
     call(|system| {
         current(system)?;
-        let handle = system.new_handle();
-        system.events.insert(handle, Event { timing: flags & DISABLE_TIMING == 0, ..Event::default() });
+        let handle = system.new_event(Event { timing: flags & DISABLE_TIMING == 0, ..Event::default() });
         // SAFETY: the caller passes a place for the answer.
         unsafe { put(event, handle) }
     })

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use super::{call, current, put, stream_of};
 use crate::machine::Shape;
 use crate::result::Code;
-use crate::state::{Handle, SHARED_LIMIT};
+use crate::state::Handle;
 
 /// Loads PTX text. Machine code (cubin, fatbin) is refused: it cannot be interpreted.
 #[unsafe(no_mangle)]
@@ -123,16 +123,9 @@ pub unsafe extern "C" fn cuFuncGetAttribute(value: *mut c_int, attribute: c_int,
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuFuncSetAttribute(function: Handle, attribute: c_int, value: c_int) -> c_int {
-    call(|system| {
-        let function = system.functions.get_mut(&function).ok_or(Code::InvalidHandle)?;
-        if attribute == ATTRIBUTE_MAX_DYNAMIC_SHARED {
-            let all = i64::from(value) + function.kernel.shared_static as i64;
-            if value < 0 || all > i64::from(SHARED_LIMIT) {
-                return Err(Code::InvalidValue);
-            }
-            function.max_dynamic = value as u32;
-        }
-        Ok(())
+    call(|system| match attribute {
+        ATTRIBUTE_MAX_DYNAMIC_SHARED => system.set_max_dynamic(function, value),
+        _ => system.functions.get(&function).map(drop).ok_or(Code::InvalidHandle),
     })
 }
 

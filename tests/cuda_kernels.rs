@@ -1,0 +1,113 @@
+//! Every kernel of `kernels/ptx` through `cudarc`, against plain loops in double precision and the CPU's own rules.
+//!
+//! Sizes are no multiples of tiles, memory is NaN until written, comparisons fail on NaN. The tests of the modules need a driver: here they do nothing, and
+//! the tests of this file run them again in a process that has the emulated one. Those named `typical…` launch what most launches are, and their counters are
+//! held to `kernels/budgets.toml`. `ANEMONE_TEST_REAL_DRIVER=1` runs them where there is a GPU.
+
+#![allow(clippy::unwrap_used)] // what fails here fails a test
+
+#[path = "common/emulator.rs"]
+#[allow(dead_code)]
+mod emulator;
+
+#[path = "cuda_kernels/device.rs"]
+mod device;
+#[path = "cuda_kernels/inputs.rs"]
+mod inputs;
+#[path = "cuda_kernels/log_space.rs"]
+mod log_space;
+#[path = "cuda_kernels/products.rs"]
+mod products;
+#[path = "../src/backend/cpu/scaled.rs"]
+#[allow(dead_code)]
+mod scaled;
+#[path = "cuda_kernels/sums.rs"]
+mod sums;
+
+use std::path::Path;
+use std::process::Command;
+
+/// The device; ends the test, well, in a process without a driver.
+macro_rules! device_or_return {
+    () => {
+        match crate::device() {
+            Some(device) => device,
+            None => return,
+        }
+    };
+}
+pub(crate) use device_or_return;
+
+/// Set in the processes that have a driver.
+const INSIDE: &str = "ANEMONE_TEST_KERNELS";
+
+fn device() -> Option<device::Device> {
+    let has_driver = std::env::var_os(INSIDE).is_some() || std::env::var_os("ANEMONE_TEST_REAL_DRIVER").is_some();
+    has_driver.then(|| device::Device::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/ptx")))
+}
+
+/// Runs the tests of the modules whose names have `filter` in them under the emulator.
+fn run_under_emulator(filter: &str, settings: &[(&str, &str)]) {
+    if std::env::var_os(INSIDE).is_some() {
+        return;
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    emulator::attach(command.args([filter, "--test-threads=2"])).env(INSIDE, "1");
+    command.envs(settings.iter().map(|(name, value)| (format!("ANEMONE_EMULATOR_{name}"), value)));
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!text.contains(" 0 passed"), "nothing is called {filter}");
+}
+
+#[test]
+fn kernels_agree_with_double_precision() {
+    run_under_emulator("::", &[]);
+}
+
+#[test]
+fn blocks_and_warps_may_run_in_any_order() {
+    run_under_emulator("::", &[("REVERSE", "1")]);
+}
+
+#[test]
+fn counters_are_within_budget() {
+    if std::env::var_os(INSIDE).is_some() {
+        return;
+    }
+    // Counters are written when a process ends.
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("counters.json");
+    run_under_emulator("typical", &[("COUNTERS", file.to_str().unwrap())]);
+    let text = std::fs::read_to_string(&file).unwrap();
+    let counters: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let budgets = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/budgets.toml")).unwrap();
+    let budgets: toml::Table = budgets.parse().unwrap();
+    let mut problems = Vec::new();
+    for (name, budget) in budgets["kernel"].as_table().unwrap() {
+        let Some(counted) = counters["kernels"].get(name) else {
+            problems.push(format!("{name}: no typical test launches it"));
+            continue;
+        };
+        let allowed = |what: &str| budget.get(what).unwrap_or(&budgets["default"][what]).as_float().unwrap();
+        for memory in ["global_load", "global_store"] {
+            let efficiency = counted[memory]["efficiency"].as_f64().unwrap();
+            if efficiency < allowed("sectors") {
+                problems.push(format!("{name}: {memory} uses {efficiency} of its sectors, not {}", allowed("sectors")));
+            }
+        }
+        for memory in ["shared_load", "shared_store"] {
+            let factor = counted[memory]["conflict_factor"].as_f64().unwrap();
+            if factor > allowed("banks") {
+                problems.push(format!(
+                    "{name}: {memory} takes {factor} passes instead of one, more than {}",
+                    allowed("banks")
+                ));
+            }
+        }
+        if counted["local"].as_u64() != Some(0) {
+            problems.push(format!("{name}: uses local memory"));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
