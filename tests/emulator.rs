@@ -41,7 +41,11 @@ fn a_test_that_asks_gets_the_emulator() {
         let cuda = open(c"libcuda.so");
         assert!(!cuda.is_null());
         assert_eq!(call(cuda, c"cuInit", 0), 0);
-        assert_eq!((open(c"libcuda.so.1"), open(c"libnccl.so"), open(c"libnccl.so.2")), (cuda, cuda, cuda), "one state for all");
+        assert_eq!(
+            (open(c"libcuda.so.1"), open(c"libnccl.so"), open(c"libnccl.so.2")),
+            (cuda, cuda, cuda),
+            "one state for all"
+        );
     });
 }
 
@@ -54,5 +58,7 @@ fn settings_reach_the_emulator() {
 
 #[test]
 fn a_failure_inside_is_a_failure_outside() {
-    emulator::within_fails("a_failure_inside_is_a_failure_outside", &[], "must be seen", || panic!("this must be seen"));
+    emulator::within_fails("a_failure_inside_is_a_failure_outside", &[], "must be seen", || {
+        panic!("this must be seen")
+    });
 }

@@ -40,6 +40,8 @@ pub struct Config {
     pub check_written: bool,
     /// `CHECK_SHARED`: races in shared memory are faults. Default 1.
     pub check_shared: bool,
+    /// `CHECK_LANES`: races between lanes of a warp in shared memory are faults, if `CHECK_SHARED` is on. Default 1.
+    pub check_lanes: bool,
     /// `CHECK_GLOBAL`: races between the blocks of a launch are faults. Default 1.
     pub check_global: bool,
     /// `REVERSE`: 1 runs blocks, and warps in a block, last first. Default 0.
@@ -64,6 +66,7 @@ impl Default for Config {
             pools: true,
             check_written: true,
             check_shared: true,
+            check_lanes: true,
             check_global: true,
             reverse: false,
             max_steps: 4_000_000_000,
@@ -110,6 +113,7 @@ impl Config {
             pools: yes("POOLS", default.pools)?,
             check_written: yes("CHECK_WRITTEN", default.check_written)?,
             check_shared: yes("CHECK_SHARED", default.check_shared)?,
+            check_lanes: yes("CHECK_LANES", default.check_lanes)?,
             check_global: yes("CHECK_GLOBAL", default.check_global)?,
             reverse: yes("REVERSE", default.reverse)?,
             max_steps: number("MAX_STEPS", default.max_steps)?,

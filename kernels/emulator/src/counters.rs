@@ -58,6 +58,13 @@ pub struct Counters {
 impl Counters {
     /// Counts one request to global memory.
     pub fn count_global(requests: &mut Requests, address: &Long, mask: u32, width: usize) {
+        if is_dense(address, mask, width) && address[0].is_multiple_of(32) {
+            let sectors = (width * LANES / 32) as u64;
+            requests.requests += 1;
+            requests.cost += sectors;
+            requests.ideal += sectors;
+            return;
+        }
         let mut sectors = Vec::with_capacity(LANES);
         let mut pieces = Vec::with_capacity(LANES);
         for lane in lanes_of(mask) {
@@ -75,6 +82,12 @@ impl Counters {
     pub fn count_shared(requests: &mut Requests, address: &Long, mask: u32, width: usize) {
         requests.requests += 1;
         let lanes_a_group = (128 / width.max(4)).min(LANES);
+        if mask == u32::MAX && (is_dense(address, mask, width) || address.iter().all(|a| *a == address[0])) {
+            // One pass a group, whatever the width: all of 128 bytes, or one broadcast.
+            requests.cost += (LANES / lanes_a_group) as u64;
+            requests.ideal += (LANES / lanes_a_group) as u64;
+            return;
+        }
         for first in (0..LANES).step_by(lanes_a_group) {
             let group = lanes_of(mask).filter(|l| (first..first + lanes_a_group).contains(l));
             let passes = wavefronts(group.map(|l| address[l]), width);
@@ -118,6 +131,11 @@ impl Counters {
         out.push('}');
         out
     }
+}
+
+/// Whether all lanes ask for bytes side by side, in order: the pattern that most requests have.
+fn is_dense(address: &Long, mask: u32, width: usize) -> bool {
+    mask == u32::MAX && (0..LANES).all(|l| address[l] == address[0].wrapping_add((l * width) as u64))
 }
 
 /// All counters of a process as one line: `{"kernels": {"name": {…}}}`.

@@ -328,10 +328,10 @@ impl Decoder<'_> {
     fn unpack(&mut self, parts: &[Operand], from: &Operand) -> Result<Op, String> {
         let regs = parts.iter().map(|p| self.register(p)).collect::<Result<Vec<_>, _>>()?;
         let wide = matches!(from, Operand::Word(name) if matches!(self.lookup(name), Some(Reg::Long(_))));
-        match regs.as_slice() {
-            &[lo, hi] if wide => Ok(Op::Unpack64 { lo, hi, a: self.long(from)? }),
-            &[lo, hi] => Ok(Op::Unpack32 { lo, hi, a: self.word(from)? }),
-            &[a, b, c, d] if wide => Ok(Op::Unpack64To16 { d: [a, b, c, d], a: self.long(from)? }),
+        match *regs.as_slice() {
+            [lo, hi] if wide => Ok(Op::Unpack64 { lo, hi, a: self.long(from)? }),
+            [lo, hi] => Ok(Op::Unpack32 { lo, hi, a: self.word(from)? }),
+            [a, b, c, d] if wide => Ok(Op::Unpack64To16 { d: [a, b, c, d], a: self.long(from)? }),
             _ => Err("this way of unpacking is not emulated".into()),
         }
     }

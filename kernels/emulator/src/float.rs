@@ -169,7 +169,13 @@ pub fn double2(r: &mut Lanes, mask: u32, f: Float2, d: Slot, a: Slot, b: Slot) {
 }
 
 /// Compares lane by lane and combines the result with another predicate.
-#[allow(clippy::too_many_arguments)]
+// Negated and doubled comparisons are what PTX's unordered ones mean: each is true, or false, if an operand is NaN.
+#[allow(
+    clippy::too_many_arguments,
+    clippy::neg_cmp_op_on_partial_ord,
+    clippy::double_comparisons,
+    clippy::nonminimal_bool
+)]
 #[inline(always)]
 pub fn setp(
     r: &mut Lanes,

@@ -52,7 +52,7 @@ pub fn launch(
         shape,
         counters,
         shared: Bytes::poisoned(shared_bytes),
-        shared_race: SharedRace::new(shared_bytes, num_warps),
+        shared_race: SharedRace::new(shared_bytes, num_warps, config.check_lanes),
         tags,
         block: [0; 3],
         block_number: 0,
@@ -129,7 +129,13 @@ fn arrive(
 }
 
 /// Opens the barrier of this call if enough threads have arrived, be it that none of them waits.
-fn open(machine: &mut Machine, warps: &mut [Warp], states: &mut [State], barrier: &mut BarrierState, last: BarrierCall) {
+fn open(
+    machine: &mut Machine,
+    warps: &mut [Warp],
+    states: &mut [State],
+    barrier: &mut BarrierState,
+    last: BarrierCall,
+) {
     let all = (warps.len() * LANES) as u32;
     if barrier.arrived < last.count.unwrap_or(all) {
         return;

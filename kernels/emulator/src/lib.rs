@@ -6,38 +6,40 @@
 //! ```text
 //! PTX text → lexer → parse → decode (+ decode_alu, decode_memory) → program
 //! launch   → grid (blocks, barriers) → warp (lanes, divergence) → alu, float, convert, mma, cross
-//!                                                               → access → memory, race, counters
+//!                                                               → access, copies → region → memory, race, counters
 //! ```
 //!
 //! and the driver's side is `config`, `state` (devices, handles), `stream` (when things run), `graph`, `api` (the exported
 //! functions), `collective` and `nccl`. The README beside `src` says how to use it and what it checks.
 
-pub mod access;
-pub mod alu;
+mod access;
+mod alu;
 #[allow(missing_docs, clippy::missing_safety_doc)] // the names are NVIDIA's, and so is their documentation
 pub mod api;
 pub mod collective;
 pub mod config;
-pub mod convert;
+mod convert;
+mod copies;
 pub mod counters;
-pub mod cross;
+mod cross;
 pub mod decode;
 mod decode_alu;
 mod decode_memory;
-pub mod float;
+mod float;
 pub mod graph;
-pub mod grid;
-pub mod lanes;
-pub mod lexer;
+mod grid;
+mod lanes;
+mod lexer;
 pub mod machine;
 pub mod memory;
-pub mod mma;
+mod mma;
 #[allow(missing_docs, clippy::missing_safety_doc)] // as for `api`
 pub mod nccl;
 pub mod parse;
-pub mod program;
-pub mod race;
+mod program;
+mod race;
+mod region;
 pub mod result;
 pub mod state;
 pub mod stream;
-pub mod warp;
+mod warp;

@@ -33,7 +33,7 @@ impl Shape {
 }
 
 /// The surroundings of the block that runs.
-pub struct Machine<'a> {
+pub(crate) struct Machine<'a> {
     pub kernel: &'a Kernel,
     pub config: &'a Config,
     pub memory: &'a mut DeviceMemory,

@@ -175,14 +175,14 @@ impl DeviceMemory {
 
     /// A range for a copy or a fill, as allocation and offset.
     pub fn range(&mut self, address: u64, len: usize) -> Result<(&mut Allocation, usize), Fault> {
-        let story = self.describe(address, len);
         match self.find(address) {
-            Some(a) if address + len as u64 <= a.end() => {
-                let at = (address - a.base) as usize;
-                Ok((a, at))
-            }
-            _ => Err(Fault::new(Code::InvalidValue, story)),
+            Some(a) if address + len as u64 <= a.end() => {}
+            _ => return Err(Fault::new(Code::InvalidValue, self.describe(address, len))),
         }
+        // `find` has left its place in `last`.
+        let found = &mut self.allocations[self.last];
+        let at = (address - found.base) as usize;
+        Ok((found, at))
     }
 
     /// Forgets every tag of the race check.

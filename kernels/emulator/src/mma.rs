@@ -84,18 +84,18 @@ fn gather_halves(
 ) -> usize {
     for (i, &slot) in a.iter().enumerate() {
         let word = r.word(slot);
-        for lane in 0..LANES {
+        for (lane, pair) in word.into_iter().enumerate() {
             let (row, k) = (lane / 4 + 8 * (i & 1), 2 * (lane % 4) + 8 * (i >> 1));
-            left[row][k] = widen(word[lane] as u16);
-            left[row][k + 1] = widen((word[lane] >> 16) as u16);
+            left[row][k] = widen(pair as u16);
+            left[row][k + 1] = widen((pair >> 16) as u16);
         }
     }
     for (i, &slot) in b.iter().enumerate() {
         let word = r.word(slot);
-        for lane in 0..LANES {
+        for (lane, pair) in word.into_iter().enumerate() {
             let (k, column) = (2 * (lane % 4) + 8 * i, lane / 4);
-            right[k][column] = widen(word[lane] as u16);
-            right[k + 1][column] = widen((word[lane] >> 16) as u16);
+            right[k][column] = widen(pair as u16);
+            right[k + 1][column] = widen((pair >> 16) as u16);
         }
     }
     8 * b.len()

@@ -457,6 +457,15 @@ mod tests {
     }
 
     #[test]
+    fn text_that_ends_anywhere_is_an_error_and_not_a_panic() {
+        let whole = include_str!("../tests/ptx/simple.ptx");
+        for end in (0..whole.len()).step_by(13) {
+            let _ = parse(&whole[..end]);
+            let _ = parse(&whole[end..]);
+        }
+    }
+
+    #[test]
     fn numbers_of_every_kind() {
         assert_eq!(integer("-0x10"), Some(-16));
         assert_eq!(integer("017"), Some(15));

@@ -1,8 +1,9 @@
 //! Race checks.
 //!
 //! *Shared memory*: who wrote and who read each 4-byte word last, with vector clocks over the warps of a block. Two
-//! accesses of different warps, one of them a write, must be ordered by barriers. Atomics may meet atomics. A word that
-//! an asynchronous copy is on its way to may not be touched at all. Inside a warp nothing is checked.
+//! accesses of different warps, one of them a write, must be ordered by barriers; a read and a write of different lanes of
+//! one warp by a barrier or `bar.warp.sync`, because lanes need not move together. Atomics may meet atomics. A word that
+//! an asynchronous copy is on its way to may not be touched at all.
 //!
 //! *Global memory*: a 4-byte word that one block of a launch writes must not be touched by another one, except by atomics
 //! on both sides. Narrower accesses are not checked: neighbours share a word.
@@ -18,27 +19,72 @@ pub enum Touch {
     Atomic,
 }
 
+/// Which lanes of a warp touch a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// This one.
+    Lane(usize),
+    /// All in order, each so many words.
+    Row(usize),
+    /// Several touch the same words.
+    Many,
+    /// Nobody in particular: narrower than a word, so lanes share words without meeting.
+    Unknown,
+}
+
+impl By {
+    /// The lane that touches the i-th word of the range.
+    #[inline]
+    fn lane(self, i: usize) -> u32 {
+        match self {
+            By::Lane(lane) => lane as u32,
+            By::Row(words) => (i / words) as u32,
+            By::Many => MANY,
+            By::Unknown => UNKNOWN,
+        }
+    }
+}
+
+/// Lane numbers that are none.
+const MANY: u32 = 62;
+const UNKNOWN: u32 = 63;
+/// Bits of a record that hold the lane; the segment is above.
+const LANE_BITS: u32 = 6;
+
+/// Whether two lanes of a warp are known to be different ones.
+#[inline]
+fn differ(a: u32, b: u32) -> bool {
+    a != UNKNOWN && b != UNKNOWN && (a != b || a == MANY)
+}
+
 /// The state of one block's shared memory.
 #[derive(Debug)]
 pub struct SharedRace {
     warps: usize,
+    words: usize,
+    check_lanes: bool,
     /// Last writer of each word.
     writers: Vec<Writer>,
-    /// Segment in which each warp last read each word: `[word × warp]`.
+    /// Segment and lane in which each warp last read each word, `[warp × word]`: `segment << LANE_BITS | lane`.
     readers: Vec<u32>,
     /// Warp (from 1) with a copy in flight to this word.
     in_flight: Vec<u8>,
+    /// Whether there is any.
+    copies: usize,
     /// Segment each warp is in. A segment ends when its warp arrives at a barrier; numbers grow over all blocks of a
     /// launch, so nothing has to be cleared between blocks.
     segment: Vec<u32>,
     /// `clock[x · warps + w]`: the last segment of warp `w` that lies before what warp `x` does now.
     clock: Vec<u32>,
+    /// The smallest of each warp's clock: what was written up to there needs no closer look.
+    floor: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Writer {
     segment: u32,
     warp: u8,
+    lane: u8,
     atomic: bool,
 }
 
@@ -47,21 +93,27 @@ struct Writer {
 pub enum Conflict {
     /// The warp with which this access collides.
     Warp(usize),
+    /// Another lane of the same warp.
+    Lane,
     /// A copy of this warp is on its way to the word.
     Copy(usize),
 }
 
 impl SharedRace {
     /// For so many bytes and warps.
-    pub fn new(bytes: usize, warps: usize) -> SharedRace {
+    pub fn new(bytes: usize, warps: usize, check_lanes: bool) -> SharedRace {
         let words = bytes.div_ceil(4);
         SharedRace {
             warps,
+            words,
+            check_lanes,
             writers: vec![Writer::default(); words],
             readers: vec![0; words * warps],
             in_flight: vec![0; words],
+            copies: 0,
             segment: vec![1; warps],
             clock: vec![0; warps * warps],
+            floor: vec![0; warps],
         }
     }
 
@@ -71,58 +123,92 @@ impl SharedRace {
             let row = warp * self.warps..(warp + 1) * self.warps;
             self.clock[row].copy_from_slice(&self.segment);
         }
+        self.floor.fill(self.segment.iter().copied().min().unwrap_or(0));
         self.segment.iter_mut().for_each(|s| *s += 1);
         self.in_flight.fill(0);
+        self.copies = 0;
     }
 
     /// Warp `warp` touches the bytes `at..at + len`.
     #[inline]
-    pub fn touch(&mut self, warp: usize, at: usize, len: usize, touch: Touch) -> Result<(), Conflict> {
-        for word in at / 4..(at + len).div_ceil(4) {
-            if self.in_flight[word] != 0 {
-                return Err(Conflict::Copy(usize::from(self.in_flight[word]) - 1));
+    pub fn touch(&mut self, warp: usize, at: usize, len: usize, touch: Touch, by: By) -> Result<(), Conflict> {
+        let range = at / 4..(at + len).div_ceil(4);
+        if self.copies > 0
+            && let Some(&owner) = self.in_flight[range.clone()].iter().find(|w| **w != 0)
+        {
+            return Err(Conflict::Copy(usize::from(owner) - 1));
+        }
+        let (segment, floor) = (self.segment[warp], self.floor[warp]);
+        for (i, word) in range.clone().enumerate() {
+            let writer = self.writers[word];
+            if writer.segment > floor {
+                self.check_writer(warp, writer, touch, by.lane(i))?;
             }
-            self.touch_word(warp, word, touch)?;
         }
-        Ok(())
-    }
-
-    #[inline]
-    fn touch_word(&mut self, warp: usize, word: usize, touch: Touch) -> Result<(), Conflict> {
-        let clock = &self.clock[warp * self.warps..(warp + 1) * self.warps];
-        let writer = &mut self.writers[word];
-        let by = usize::from(writer.warp);
-        let both_atomic = writer.atomic && touch == Touch::Atomic;
-        if by != warp && writer.segment > clock[by] && !both_atomic {
-            return Err(Conflict::Warp(by));
-        }
-        let readers = &mut self.readers[word * self.warps..(word + 1) * self.warps];
         if touch == Touch::Read {
-            readers[warp] = self.segment[warp];
+            for (i, read) in self.readers[warp * self.words..][range].iter_mut().enumerate() {
+                let lane = by.lane(i);
+                let again = *read >> LANE_BITS == segment && *read & MANY_MASK != lane;
+                *read = segment << LANE_BITS | if again { MANY } else { lane };
+            }
             return Ok(());
         }
-        for (other, (&read, &known)) in readers.iter().zip(clock).enumerate() {
-            if read > known && other != warp {
-                return Err(Conflict::Warp(other));
+        for other in 0..self.warps {
+            let known = self.clock[warp * self.warps + other];
+            let reads = &self.readers[other * self.words..][range.clone()];
+            if other != warp {
+                if reads.iter().any(|r| r >> LANE_BITS > known) {
+                    return Err(Conflict::Warp(other));
+                }
+            } else if self.check_lanes {
+                let met = |(i, r): (usize, &u32)| r >> LANE_BITS == segment && differ(r & MANY_MASK, by.lane(i));
+                if reads.iter().enumerate().any(met) {
+                    return Err(Conflict::Lane);
+                }
             }
         }
-        *writer = Writer { segment: self.segment[warp], warp: warp as u8, atomic: touch == Touch::Atomic };
+        let atomic = touch == Touch::Atomic;
+        for (i, writer) in self.writers[range].iter_mut().enumerate() {
+            *writer = Writer { segment, warp: warp as u8, lane: by.lane(i) as u8, atomic };
+        }
         Ok(())
     }
 
-    /// A copy sets out: from here to its arrival the words belong to it.
-    pub fn copy_starts(&mut self, warp: usize, at: usize, len: usize) -> Result<(), Conflict> {
-        self.touch(warp, at, len, Touch::Write)?;
+    fn check_writer(&self, warp: usize, writer: Writer, touch: Touch, lane: u32) -> Result<(), Conflict> {
+        let by = usize::from(writer.warp);
+        if writer.atomic && touch == Touch::Atomic {
+            return Ok(());
+        }
+        if by != warp {
+            let known = self.clock[warp * self.warps + by];
+            return if writer.segment > known { Err(Conflict::Warp(by)) } else { Ok(()) };
+        }
+        // Two writes of one warp: which of them stays is open, but that is all.
+        let meet = self.check_lanes && touch == Touch::Read && writer.segment == self.segment[warp];
+        if meet && differ(u32::from(writer.lane), lane) { Err(Conflict::Lane) } else { Ok(()) }
+    }
+
+    /// A copy of a lane sets out: from here to its arrival the words belong to it.
+    pub fn copy_starts(&mut self, warp: usize, lane: usize, at: usize, len: usize) -> Result<(), Conflict> {
+        self.touch(warp, at, len, Touch::Write, By::Lane(lane))?;
         self.in_flight[at / 4..(at + len).div_ceil(4)].fill(warp as u8 + 1);
+        self.copies += 1;
         Ok(())
     }
 
-    /// A copy arrives: it counts as a store of its warp, now.
-    pub fn copy_ends(&mut self, warp: usize, at: usize, len: usize) {
+    /// A copy arrives: it counts as a store of its lane, now.
+    pub fn copy_ends(&mut self, warp: usize, lane: usize, at: usize, len: usize) {
+        self.copies = self.copies.saturating_sub(1);
         for word in at / 4..(at + len).div_ceil(4) {
             self.in_flight[word] = 0;
-            self.writers[word] = Writer { segment: self.segment[warp], warp: warp as u8, atomic: false };
+            self.writers[word] =
+                Writer { segment: self.segment[warp], warp: warp as u8, lane: lane as u8, atomic: false };
         }
+    }
+
+    /// The lanes of a warp meet: what they did before is ordered before what they do next.
+    pub fn sync_warp(&mut self, warp: usize) {
+        self.segment[warp] += 1;
     }
 
     /// A warp arrives at a barrier: what it knows is added to what the barrier knows, and a new segment begins.
@@ -142,8 +228,12 @@ impl SharedRace {
         for (own, &known) in row.iter_mut().zip(barrier) {
             *own = (*own).max(known);
         }
+        self.floor[warp] = row.iter().copied().min().unwrap_or(0);
     }
 }
+
+/// The bits of a reader's record that hold its lane.
+const MANY_MASK: u32 = (1 << LANE_BITS) - 1;
 
 /// For each 4-byte word of an allocation, which block of the running launch wrote and read it.
 ///
@@ -211,7 +301,7 @@ mod tests {
     use super::*;
 
     fn two_warps() -> SharedRace {
-        let mut race = SharedRace::new(64, 2);
+        let mut race = SharedRace::new(64, 2, true);
         race.start_block();
         race
     }
@@ -227,48 +317,76 @@ mod tests {
     #[test]
     fn a_read_after_anothers_write_needs_a_barrier() {
         let mut race = two_warps();
-        race.touch(0, 8, 4, Touch::Write).unwrap();
-        race.touch(0, 8, 4, Touch::Read).unwrap();
-        assert_eq!(race.touch(1, 8, 4, Touch::Read), Err(Conflict::Warp(0)));
+        race.touch(0, 8, 4, Touch::Write, By::Lane(0)).unwrap();
+        race.touch(0, 8, 4, Touch::Read, By::Lane(0)).unwrap();
+        assert_eq!(race.touch(1, 8, 4, Touch::Read, By::Lane(0)), Err(Conflict::Warp(0)));
         barrier(&mut race);
-        race.touch(1, 8, 4, Touch::Read).unwrap();
-        assert_eq!(race.touch(0, 8, 4, Touch::Write), Err(Conflict::Warp(1)), "a write after a read needs one too");
+        race.touch(1, 8, 4, Touch::Read, By::Lane(0)).unwrap();
+        assert_eq!(
+            race.touch(0, 8, 4, Touch::Write, By::Lane(0)),
+            Err(Conflict::Warp(1)),
+            "a write after a read needs one too"
+        );
         race.start_block();
-        race.touch(0, 8, 4, Touch::Write).unwrap();
+        race.touch(0, 8, 4, Touch::Write, By::Lane(0)).unwrap();
     }
 
     #[test]
     fn a_barrier_that_only_one_arrives_at_orders_one_way() {
         let mut race = two_warps();
-        race.touch(0, 0, 4, Touch::Write).unwrap();
+        race.touch(0, 0, 4, Touch::Write, By::Lane(0)).unwrap();
         let mut known = Vec::new();
         race.arrive(0, &mut known);
-        race.touch(0, 4, 4, Touch::Write).unwrap();
+        race.touch(0, 4, 4, Touch::Write, By::Lane(0)).unwrap();
         race.arrive(1, &mut known);
         race.pass(1, &known);
-        race.touch(1, 0, 4, Touch::Read).unwrap();
-        assert_eq!(race.touch(1, 4, 4, Touch::Read), Err(Conflict::Warp(0)), "written after the arrival");
+        race.touch(1, 0, 4, Touch::Read, By::Lane(0)).unwrap();
+        assert_eq!(race.touch(1, 4, 4, Touch::Read, By::Lane(0)), Err(Conflict::Warp(0)), "written after the arrival");
     }
 
     #[test]
     fn atomics_meet_only_atomics() {
         let mut race = two_warps();
-        race.touch(0, 0, 4, Touch::Atomic).unwrap();
-        race.touch(1, 0, 4, Touch::Atomic).unwrap();
-        assert_eq!(race.touch(0, 0, 4, Touch::Read), Err(Conflict::Warp(1)));
+        race.touch(0, 0, 4, Touch::Atomic, By::Lane(0)).unwrap();
+        race.touch(1, 0, 4, Touch::Atomic, By::Lane(0)).unwrap();
+        assert_eq!(race.touch(0, 0, 4, Touch::Read, By::Lane(0)), Err(Conflict::Warp(1)));
     }
 
     #[test]
     fn a_copy_in_flight_owns_its_words() {
         let mut race = two_warps();
-        race.copy_starts(0, 16, 16).unwrap();
+        race.copy_starts(0, 0, 16, 16).unwrap();
         barrier(&mut race);
-        assert_eq!(race.touch(1, 20, 4, Touch::Read), Err(Conflict::Copy(0)), "a barrier does not bring it");
-        race.copy_ends(0, 16, 16);
-        assert_eq!(race.touch(1, 20, 4, Touch::Read), Err(Conflict::Warp(0)), "its arrival is a write");
+        assert_eq!(
+            race.touch(1, 20, 4, Touch::Read, By::Lane(0)),
+            Err(Conflict::Copy(0)),
+            "a barrier does not bring it"
+        );
+        race.copy_ends(0, 0, 16, 16);
+        assert_eq!(race.touch(1, 20, 4, Touch::Read, By::Lane(0)), Err(Conflict::Warp(0)), "its arrival is a write");
         barrier(&mut race);
-        race.touch(1, 20, 4, Touch::Read).unwrap();
-        assert_eq!(race.copy_starts(0, 16, 16), Err(Conflict::Warp(1)), "it may not overtake a reader");
+        race.touch(1, 20, 4, Touch::Read, By::Lane(0)).unwrap();
+        assert_eq!(race.copy_starts(0, 0, 16, 16), Err(Conflict::Warp(1)), "it may not overtake a reader");
+    }
+
+    #[test]
+    fn lanes_meet_only_where_they_say_so() {
+        let mut race = two_warps();
+        race.touch(0, 0, 32, Touch::Write, By::Row(1)).unwrap();
+        race.touch(0, 0, 32, Touch::Read, By::Row(1)).unwrap();
+        race.touch(0, 0, 4, Touch::Write, By::Lane(0)).unwrap();
+        assert_eq!(race.touch(0, 8, 4, Touch::Read, By::Lane(1)), Err(Conflict::Lane), "lane 2 wrote it");
+        assert_eq!(race.touch(0, 8, 4, Touch::Read, By::Many), Err(Conflict::Lane));
+        assert_eq!(race.touch(0, 8, 4, Touch::Read, By::Unknown), Ok(()));
+        race.sync_warp(0);
+        race.touch(0, 8, 4, Touch::Read, By::Many).unwrap();
+        race.touch(0, 12, 4, Touch::Read, By::Lane(3)).unwrap();
+        assert_eq!(race.touch(0, 8, 4, Touch::Write, By::Lane(2)), Err(Conflict::Lane), "others read it");
+        race.touch(0, 12, 4, Touch::Write, By::Lane(3)).unwrap();
+        let mut loose = SharedRace::new(64, 2, false);
+        loose.start_block();
+        loose.touch(0, 0, 4, Touch::Write, By::Lane(1)).unwrap();
+        loose.touch(0, 0, 4, Touch::Read, By::Lane(2)).unwrap();
     }
 
     #[test]

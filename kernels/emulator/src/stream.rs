@@ -20,6 +20,7 @@ use crate::result::{Code, Fault};
 use crate::state::{Handle, System};
 
 /// An operation in a stream.
+#[allow(missing_docs)] // the fields are named for what they are
 #[derive(Debug, Clone)]
 pub enum Op {
     /// A kernel.
@@ -47,6 +48,7 @@ pub enum Op {
 }
 
 /// Bytes of the host, taken at the call or read when the copy runs.
+#[allow(missing_docs)]
 #[derive(Debug, Clone)]
 pub enum HostBytes {
     /// Pageable memory: a driver stages it before the call returns.
@@ -280,7 +282,7 @@ impl System {
             Op::Launch { kernel, params, shape } => self.run_kernel(device, kernel, params, *shape),
             Op::Upload { to, from } => self.upload(device, *to, from),
             Op::Download { to, from, len } => {
-                let (region, at) = self.devices[device].memory.range(*from, *len).map_err(|f| late(f, "download"))?;
+                let (region, at) = self.devices[device].memory.range(*from, *len).map_err(|f| late(&f, "download"))?;
                 let bytes = &region.bytes.data[at..at + len];
                 // SAFETY: the program handed this range to a copy and must keep it alive until the copy is done, which is
                 // the contract of cuMemcpyDtoHAsync; page-locked ranges are freed through us, after all work is done.
@@ -290,7 +292,7 @@ impl System {
             Op::Copy { to, from, len } => self.copy(*to, *from, *len),
             Op::Fill { to, pattern, count } => {
                 let len = pattern.len() * count;
-                let (region, at) = self.devices[device].memory.range(*to, len).map_err(|f| late(f, "fill"))?;
+                let (region, at) = self.devices[device].memory.range(*to, len).map_err(|f| late(&f, "fill"))?;
                 region.bytes.data[at..at + len]
                     .chunks_exact_mut(pattern.len())
                     .for_each(|c| c.copy_from_slice(pattern));
@@ -331,7 +333,7 @@ impl System {
             // which is the contract of cuMemcpyHtoDAsync; page-locked ranges are freed through us, after all work is done.
             HostBytes::Late { at, len } => unsafe { std::slice::from_raw_parts(*at as *const u8, *len) },
         };
-        let (region, at) = self.devices[device].memory.range(to, bytes.len()).map_err(|f| late(f, "upload"))?;
+        let (region, at) = self.devices[device].memory.range(to, bytes.len()).map_err(|f| late(&f, "upload"))?;
         region.bytes.data[at..at + bytes.len()].copy_from_slice(bytes);
         region.bytes.mark(at, bytes.len());
         Ok(())
@@ -345,11 +347,11 @@ impl System {
                 .ok_or_else(|| Fault::new(Code::IllegalAddress, format!("copy at {address:#x}, which is on no device")))
         };
         let (target, source) = (place(to)?, place(from)?);
-        let (region, at) = self.devices[source].memory.range(from, len).map_err(|f| late(f, "copy from"))?;
+        let (region, at) = self.devices[source].memory.range(from, len).map_err(|f| late(&f, "copy from"))?;
         let mut part = crate::memory::Bytes::poisoned(len);
         part.data.copy_from_slice(&region.bytes.data[at..at + len]);
         part.copy_marks(0, &region.bytes, at, len);
-        let (region, at) = self.devices[target].memory.range(to, len).map_err(|f| late(f, "copy to"))?;
+        let (region, at) = self.devices[target].memory.range(to, len).map_err(|f| late(&f, "copy to"))?;
         region.bytes.data[at..at + len].copy_from_slice(&part.data);
         region.bytes.copy_marks(at, &part, 0, len);
         Ok(())
@@ -413,6 +415,6 @@ impl System {
 }
 
 /// A range that was good at the call and is not any more.
-fn late(fault: Fault, what: &str) -> Fault {
+fn late(fault: &Fault, what: &str) -> Fault {
     Fault::new(Code::IllegalAddress, format!("{what} of {}", fault.what))
 }

@@ -180,6 +180,9 @@ impl Warp {
                     let members = machine.members(self, mask, *members, instr.line)?;
                     if self.gather(mask, members) {
                         crate::cross::execute(&mut self.lanes, mask, &instr.op);
+                        if matches!(instr.op, Op::WarpSync { .. }) {
+                            machine.shared_race.sync_warp(self.id);
+                        }
                         self.pc += 1;
                     }
                 }

@@ -1,5 +1,7 @@
 //! Every check finds its mistake, and stays silent where there is none.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 mod common;
 
 use common::Arg::{Int, Pointer};
@@ -23,7 +25,14 @@ fn a_missing_barrier_is_a_race() {
                 rig.run(kernel, 2, 256, &[Pointer(out), Pointer(dx)]).unwrap();
                 assert_eq!(rig.download::<f32>(out, 512)[256..258], [288.0, 289.0]);
             } else {
-                rig.must_report(kernel, 2, 256, &[Pointer(out), Pointer(dx)], Code::LaunchFailed, "no barrier lies between");
+                rig.must_report(
+                    kernel,
+                    2,
+                    256,
+                    &[Pointer(out), Pointer(dx)],
+                    Code::LaunchFailed,
+                    "no barrier lies between",
+                );
                 assert!(rig.report().contains("kernel `neighbours_no_barrier`, PTX line "), "{}", rig.report());
                 assert!(rig.report().contains("block (0, 0, 0)") || reverse, "{}", rig.report());
             }
@@ -42,6 +51,27 @@ fn a_missing_barrier_before_overwriting_is_a_race() {
             rig.must_report(kernel, 1, 256, &[Pointer(out), Pointer(dx)], Code::LaunchFailed, "races with warp");
         }
     }
+}
+
+#[test]
+fn lanes_of_a_warp_need_to_meet_too() {
+    let x = floats(64);
+    let mut rig = Rig::new("checks");
+    let (dx, out) = (rig.upload(&x), rig.alloc(256));
+    rig.run("lanes_ok", 1, 64, &[Pointer(out), Pointer(dx)]).unwrap();
+    assert_eq!(rig.download::<f32>(out, 3), [2.0, 1.0, 4.0]);
+    rig.must_report(
+        "lanes_no_sync",
+        1,
+        64,
+        &[Pointer(out), Pointer(dx)],
+        Code::LaunchFailed,
+        "no __syncwarp lies between",
+    );
+
+    let mut rig = Rig::with("checks", Config { check_lanes: false, ..Config::default() });
+    let (dx, out) = (rig.upload(&x), rig.alloc(256));
+    rig.run("lanes_no_sync", 1, 64, &[Pointer(out), Pointer(dx)]).unwrap();
 }
 
 #[test]

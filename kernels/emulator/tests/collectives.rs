@@ -1,5 +1,8 @@
 //! NCCL's stand-in: sums in the order of the ranks, when all have come.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+#![allow(clippy::needless_range_loop)] // a rank is an index into several lists at once
+
 mod common;
 
 use common::{Plain, Rig};
@@ -30,7 +33,17 @@ impl Ranks {
         address
     }
 
-    fn call(&mut self, rank: usize, kind: Kind, send: u64, recv: u64, count: usize, ty: Element, root: usize) -> Result<(), Code> {
+    #[allow(clippy::too_many_arguments)] // NCCL's own
+    fn call(
+        &mut self,
+        rank: usize,
+        kind: Kind,
+        send: u64,
+        recv: u64,
+        count: usize,
+        ty: Element,
+        root: usize,
+    ) -> Result<(), Code> {
         let call = Call { kind, send, recv, count, ty, op: Reduction::Sum, root, stream: self.streams[rank] };
         self.rig.system.collective(self.comms[rank], call)
     }

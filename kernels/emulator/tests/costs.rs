@@ -1,5 +1,7 @@
 //! Counters are exact on patterns whose cost is known.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 mod common;
 
 use common::Arg::{Int, Pointer};
@@ -67,7 +69,10 @@ fn divergence_matrix_products_and_atomics_are_counted() {
         assert_eq!((c.launches, c.mma), (launches, launches));
     }
     // Rows of 32 bytes: eight of them lie over half the banks twice. The x2 load has rows of 16: no conflict.
-    assert_eq!(counters(&rig, "mma_bf16").shared_load, Requests { requests: 4, cost: 2 * (4 * 2 + 2), ideal: 2 * (4 + 2) });
+    assert_eq!(
+        counters(&rig, "mma_bf16").shared_load,
+        Requests { requests: 4, cost: 2 * (4 * 2 + 2), ideal: 2 * (4 + 2) }
+    );
 
     let mut rig = self::rig("checks");
     let out = rig.alloc(128);

@@ -81,7 +81,11 @@ fn a_program_runs_through_the_exported_functions() {
         let mut host = [0f32; 32];
         assert_eq!(cuMemcpyDtoHAsync_v2(host.as_mut_ptr().cast(), x, 128, stream), 0);
         assert_eq!(host, [10.0; 32]);
-        assert_eq!(cuMemcpyDtoHAsync_v2(host.as_mut_ptr().cast(), x + 4, 128, stream), 1, "past the end: refused at the call");
+        assert_eq!(
+            cuMemcpyDtoHAsync_v2(host.as_mut_ptr().cast(), x + 4, 128, stream),
+            1,
+            "past the end: refused at the call"
+        );
         assert_eq!(cuMemHostAlloc(&mut pinned, 128, 0), 0);
         assert_eq!(cuMemcpyDtoHAsync_v2(pinned, x, 128, stream), 0);
         assert_eq!(cuStreamSynchronize(stream), 0);
@@ -107,12 +111,12 @@ fn a_program_runs_through_the_exported_functions() {
 
 /// Runs one of the tests below in a process with these settings.
 fn child(test: &str, settings: &[(&str, &str)]) {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new(std::env::current_exe().expect("a test has an executable"));
     command.args(["--exact", test, "--include-ignored", "--nocapture"]);
     for (name, value) in settings {
         command.env(format!("ANEMONE_EMULATOR_{name}"), value);
     }
-    let output = command.output().unwrap();
+    let output = command.output().expect("the test runs again");
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{test}: {text}");
 }

@@ -1,5 +1,7 @@
 //! When things run: ordering mistakes are found in the lazy modes, and correct programs give the same in all of them.
 
+#![allow(clippy::unwrap_used)] // helpers of tests
+
 mod common;
 
 use std::sync::Arc;

@@ -71,7 +71,8 @@ fn copies_arrive_when_waited_for() {
     let args = [Pointer(out), Pointer(dx), Int(rounds as i32)];
     rig.run_shared("staged_sum", 1, threads as u32, (threads * 32) as u32, &args).unwrap();
     for (t, got) in rig.download::<f32>(out, threads).into_iter().enumerate() {
-        let want: f32 = (0..rounds).flat_map(|r| (0..4).map(move |k| r * threads * 4 + k * threads + t)).map(|i| x[i]).sum();
+        let want: f32 =
+            (0..rounds).flat_map(|r| (0..4).map(move |k| r * threads * 4 + k * threads + t)).map(|i| x[i]).sum();
         assert_eq!(got, want);
     }
 }
@@ -91,7 +92,10 @@ fn a_copy_nobody_waits_for_is_reported_or_poison() {
             assert!(rig.report().contains("a copy of warp 0 has not arrived"), "{}", rig.report());
         } else {
             result.unwrap();
-            assert!(rig.download::<f32>(out, threads).iter().all(|v| v.is_nan()), "the destination is poisoned meanwhile");
+            assert!(
+                rig.download::<f32>(out, threads).iter().all(|v| v.is_nan()),
+                "the destination is poisoned meanwhile"
+            );
         }
     }
 }

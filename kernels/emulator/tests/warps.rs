@@ -20,7 +20,9 @@ fn lanes_that_part_meet_again() {
     let mut rig = Rig::new("simple");
     let out = rig.alloc(4000);
     rig.run("collatz", 8, 128, &[Pointer(out), Int(1000)]).unwrap();
-    let steps = |mut v: u32| std::iter::from_fn(|| (v != 1).then(|| v = if v % 2 == 0 { v / 2 } else { 3 * v + 1 })).count() as i32;
+    let steps = |mut v: u32| {
+        std::iter::from_fn(|| (v != 1).then(|| v = if v.is_multiple_of(2) { v / 2 } else { 3 * v + 1 })).count() as i32
+    };
     for (i, got) in rig.download::<i32>(out, 1000).into_iter().enumerate() {
         assert_eq!(got, steps(i as u32 + 1));
     }

@@ -95,6 +95,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_in
 }
 
 /// A device of compute capability 8.0 with few multiprocessors, so that kernels sized by them stay small.
+#[allow(clippy::match_overlapping_arm)] // the last arm is the rest
 fn attribute_value(attribute: c_int, pools: bool) -> Option<c_int> {
     Some(match attribute {
         1..=3 => 1024,                    // threads per block; block dimensions x, y
@@ -122,7 +123,7 @@ fn attribute_value(attribute: c_int, pools: bool) -> Option<c_int> {
         106 => 32,                        // blocks per multiprocessor
         111 => 1024,                      // shared memory reserved per block
         115 => c_int::from(pools),        // memory pools
-        1..=200 => 0,                     // all else it does not have
+        17..=200 => 0,                    // all else it does not have
         _ => return None,
     })
 }

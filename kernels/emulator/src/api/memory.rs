@@ -218,7 +218,7 @@ pub extern "C" fn cuMemcpyPeerAsync(
 }
 
 /// A synchronous call: the operation goes to the default stream, and everything it needs is done before it returns.
-fn synchronous(prepare: impl Fn(&mut System) -> Result<Op, Code>) -> c_int {
+fn synchronous(prepare: impl Fn(&mut System, Handle) -> Result<Op, Code>) -> c_int {
     let mut submitted = None;
     call_waiting(|system| {
         let device = current(system)?;
@@ -227,7 +227,7 @@ fn synchronous(prepare: impl Fn(&mut System) -> Result<Op, Code>) -> c_int {
             Some(seq) => seq,
             None => {
                 system.forbid_while_capturing()?;
-                let op = prepare(system)?;
+                let op = prepare(system, stream)?;
                 let seq = system.submit(stream, op)?;
                 submitted = Some(seq);
                 seq
@@ -244,8 +244,8 @@ pub unsafe extern "C" fn cuMemcpyHtoD_v2(to: u64, from: *const u8, len: usize) -
     if len == 0 {
         return 0;
     }
-    synchronous(|system| {
-        check(system, to, len)?;
+    synchronous(|system, stream| {
+        check_on(system, stream, to, len)?;
         Ok(Op::Upload { to, from: HostBytes::Late { at: from as usize, len } })
     })
 }
@@ -255,8 +255,8 @@ pub unsafe extern "C" fn cuMemcpyDtoH_v2(to: *mut u8, from: u64, len: usize) -> 
     if len == 0 {
         return 0;
     }
-    synchronous(|system| {
-        check(system, from, len)?;
+    synchronous(|system, stream| {
+        check_on(system, stream, from, len)?;
         Ok(Op::Download { to: to as usize, from, len })
     })
 }
@@ -266,7 +266,7 @@ pub extern "C" fn cuMemcpyDtoD_v2(to: u64, from: u64, len: usize) -> c_int {
     if len == 0 {
         return 0;
     }
-    synchronous(|system| {
+    synchronous(|system, _| {
         check(system, to, len)?;
         check(system, from, len)?;
         Ok(Op::Copy { to, from, len })

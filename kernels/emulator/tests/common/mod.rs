@@ -1,6 +1,7 @@
 //! What the tests share: a system with one module loaded, and a short way to launch its kernels.
 
 #![allow(dead_code)] // every test file uses its part of it
+#![allow(clippy::unwrap_used)] // a test that cannot go on should say where
 
 use cuda_emulator::config::Config;
 use cuda_emulator::machine::Shape;
@@ -71,7 +72,15 @@ impl Rig {
     }
 
     /// Launches without waiting.
-    pub fn launch(&mut self, stream: Handle, kernel: &str, grid: u32, block: u32, shared: u32, args: &[Arg]) -> Result<(), Code> {
+    pub fn launch(
+        &mut self,
+        stream: Handle,
+        kernel: &str,
+        grid: u32,
+        block: u32,
+        shared: u32,
+        args: &[Arg],
+    ) -> Result<(), Code> {
         let function = self.system.function(self.module, kernel)?;
         let mut params = Vec::new();
         for arg in args {

@@ -55,6 +55,22 @@ __device__ void producer(float* out, const float* x, int rounds) {
 extern "C" __global__ void producer_ok(float* out, const float* x, int rounds) { producer<false>(out, x, rounds); }
 extern "C" __global__ void producer_too_early(float* out, const float* x, int rounds) { producer<true>(out, x, rounds); }
 
+// Lanes of a warp exchange values through shared memory.
+template <bool SYNC>
+__device__ void lanes(float* out, const float* x) {
+    __shared__ float tile[64];
+    int t = threadIdx.x;
+    volatile float* v = tile;
+    v[t] = x[t];
+    if (SYNC) __syncwarp();
+    float y = v[t ^ 1];
+    if (SYNC) __syncwarp();
+    v[t] = y + 1;
+    out[t] = v[t];
+}
+extern "C" __global__ void lanes_ok(float* out, const float* x) { lanes<true>(out, x); }
+extern "C" __global__ void lanes_no_sync(float* out, const float* x) { lanes<false>(out, x); }
+
 // Reads one element past what it should if `n` is one too large.
 extern "C" __global__ void copy(float* out, const float* x, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
