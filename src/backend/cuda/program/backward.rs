@@ -154,7 +154,7 @@ impl Backward {
                 skew,
             });
             if factor.map.is_some() {
-                extent.stage = extent.stage.max(staged(units, skew));
+                extent.stage = extent.stage.max(staged(units));
             }
         }
         extent

@@ -143,7 +143,7 @@ impl Forward {
             };
             desc.units = units as i32;
             if f.map.is_some() {
-                extent.stage = extent.stage.max(staged(units, skew));
+                extent.stage = extent.stage.max(staged(units));
             }
             self.factors.push(desc);
         }

@@ -69,13 +69,12 @@ impl Maps {
     }
 }
 
-/// How a staged row is skewed: a transpose reads with the stride of its columns, forwards, or of its rows, backwards.
+/// How the words of a staged row are spread over the banks of shared memory: right + 256·left. A transpose reads with the stride
+/// of its columns, forwards, or of its rows, backwards.
 pub(super) fn skew(factor: &PlanFactor, is_forward: bool) -> i32 {
-    match factor.transpose {
-        Some((_, cols)) if is_forward => log2(cols),
-        Some((rows, _)) => log2(rows),
-        None => 5,
-    }
+    let Some((rows, cols)) = factor.transpose else { return 0 };
+    let (rows, cols) = if is_forward { (rows, cols) } else { (cols, rows) };
+    (log2(cols) - 5).max(0) + 256 * (5 - log2(rows)).max(0)
 }
 
 #[cfg(test)]

@@ -116,9 +116,9 @@ fn spans(first: usize, extents: &[Extent]) -> Vec<Span> {
     chunks.map(span).collect()
 }
 
-/// Floats that a warp stages for a row of `units`: one more after every 2^skew, so that strided reads fall into different banks.
-fn staged(units: usize, skew: i32) -> usize {
-    units + (units >> skew) + 1
+/// Floats that a warp stages for a row of `units`: whole rounds of its banks.
+fn staged(units: usize) -> usize {
+    units.next_multiple_of(32)
 }
 
 /// ⌊log2⌋ of a number that is not zero.
