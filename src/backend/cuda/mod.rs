@@ -38,7 +38,7 @@ use self::kernels::{Grid, Kernels, Precisions};
 use self::passes::FlowPtr;
 use self::program::Program;
 use self::rescue::LogSpace;
-use self::slabs::{Tables, Workspace};
+use self::slabs::{Tables, Workspace, WorkspaceSizes};
 use self::step::Clocks;
 use self::stream::{Device, Slab};
 use self::updates::{Retained, Updater, update};
@@ -126,6 +126,11 @@ impl CudaBackend {
     /// Rows worked on at once, once there has been a batch.
     pub fn micro_batch_rows(&self) -> Option<usize> {
         self.workspace.as_ref().map(|workspace| workspace.sizes.capacity.saturating_sub(1))
+    }
+
+    /// Bytes that a micro-batch of so many rows takes: the budget that it needs.
+    pub fn micro_batch_bytes(&self, rows: usize) -> usize {
+        WorkspaceSizes::new(&self.program, rows + 1).bytes()
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<usize> {
