@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cudarc::driver::{DriverError, sys};
 
 pub use self::kernels::CudaPrecision;
-pub use self::probe::device_count;
+pub use self::probe::{check_device, device_count};
 
 use self::buffers::FlowBuffer;
 use self::descriptors::Ptr;

@@ -86,6 +86,11 @@ pub(super) fn open(ordinal: usize) -> Result<Arc<CudaContext>> {
     Ok(context)
 }
 
+/// Whether device `ordinal` can be used, and why not.
+pub fn check_device(ordinal: usize) -> Result<()> {
+    open(ordinal).map(drop)
+}
+
 /// How many devices there are. An error where nobody can tell.
 pub fn device_count() -> Result<usize> {
     // SAFETY: loads the driver library, whose initialisers are its own business.
