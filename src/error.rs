@@ -23,6 +23,8 @@ pub enum ErrorKind {
     Unsupported,
     /// Reading or writing failed.
     Io,
+    /// A device that is not there, that its driver cannot use, or whose memory does not suffice.
+    Device,
 }
 
 /// What went wrong, where, and what to do.
@@ -58,6 +60,10 @@ impl Error {
 
     pub(crate) fn unsupported(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Unsupported, message: message.into() }
+    }
+
+    pub(crate) fn device(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Device, message: message.into() }
     }
 
     /// A failed read or write, with the path it was about.

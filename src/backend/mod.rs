@@ -3,12 +3,15 @@
 //! A [`Backend`] owns the parameters of one circuit and any number of buffers of two shapes: *flows*, one number per
 //! sufficient statistic of every parameter block, and *rows*, one number per param row. Optimizers hold handles to
 //! them and never see where they live, so they are the same on every device. Micro-batches, threads and the log-space
-//! rescue of degenerate rows stay inside a backend. `cpu` is the one that always works.
+//! rescue of degenerate rows stay inside a backend. `cpu` is the one that always works, `cuda` needs a GPU.
 
 pub mod cpu;
+pub mod cuda;
+mod device;
 
 use std::sync::Arc;
 
+pub use self::device::{Device, TrainingPrecision};
 use crate::circuit::{Circuit, Flows, Params, Smoothing};
 use crate::data::Batch;
 use crate::error::Result;

@@ -55,6 +55,8 @@ pub struct Subject {
     pub parameters: u64,
     /// Which optimizer.
     pub optimizer: String,
+    /// Where it learned.
+    pub device: String,
     /// What numbers are multiplied in.
     pub precision: String,
     /// Which instructions are allowed.

@@ -27,6 +27,8 @@ use crate::pipeline::prepare::Machine;
 pub struct Setting {
     /// Threads and memory.
     pub machine: Machine,
+    /// Where it learns.
+    pub device: String,
     /// What numbers are multiplied in.
     pub precision: String,
     /// Which instructions are allowed.

@@ -84,6 +84,7 @@ fn line(name: &str, spec: &PipelineSpec, setting: &Setting, circuit: &Circuit, c
             vars: circuit.num_vars(),
             parameters: circuit.layout().num_values() as u64,
             optimizer: spec.learn.optimizer.name().into(),
+            device: setting.device.clone(),
             precision: setting.precision.clone(),
             isa: setting.isa.clone(),
             threads: setting.threads(),

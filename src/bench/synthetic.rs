@@ -8,7 +8,6 @@ use super::rows::Rows;
 use super::steps::Timing;
 use super::trees::{CHANNELS, local_tree, side};
 use super::{Line, Reference, Setting, Speed, Subject};
-use crate::backend::cpu::CpuBackend;
 use crate::circuit::{Categorical, Circuit, Params};
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -134,10 +133,10 @@ impl Synthetic {
         let budget = setting.machine.memory_budget() as u64;
         refuse_too_large(&estimate(&self.circuit, spec, batch_rows, budget, 0))?;
         let start = Params::random(&self.circuit, self.seed, PERTURBATION)?;
-        let mut backend = CpuBackend::new(self.circuit.clone(), &start, &setting.machine.cpu_options())?;
+        let mut backend = setting.machine.place(self.circuit.clone(), &start)?.backend;
         drop(start); // the backend has its own; twice the parameters would be in the peak
-        let mut optimizer = spec.build(&mut backend)?;
-        let timing = Timing::measure(&mut backend, &mut *optimizer, &self.pool, warmup, steps)?;
+        let mut optimizer = spec.build(&mut *backend)?;
+        let timing = Timing::measure(&mut *backend, &mut *optimizer, &self.pool, warmup, steps)?;
         let host = Host::look();
         reference.again();
         let median = timing.median();
@@ -153,6 +152,7 @@ impl Synthetic {
                 cats: Some(self.sizes.cats),
                 parameters: self.circuit.layout().num_values() as u64,
                 optimizer: spec.name().into(),
+                device: setting.device.clone(),
                 precision: setting.precision.clone(),
                 isa: setting.isa.clone(),
                 threads: setting.threads(),
@@ -222,7 +222,7 @@ mod tests {
     fn every_kind_learns_and_its_line_adds_up() {
         let mut reference = Reference { threads: 1, gflops: 10.0 };
         let machine = Machine { threads: Some(1), ..Machine::default() };
-        let setting = Setting { machine, precision: "f32".into(), isa: "auto".into() };
+        let setting = Setting { machine, device: "cpu".into(), precision: "f32".into(), isa: "auto".into() };
         let spec = OptimizerSpec::Anemone(AnemoneSpec::default());
         for kind in Kind::ALL {
             let synthetic = Synthetic::new(kind, sizes(kind), 33, 1).unwrap();

@@ -15,8 +15,9 @@ use serde_json::json;
 use super::bench_table::{stream_table, synthetic_table};
 use super::output::{Failure, Outcome, note, say};
 use super::runtime;
-use super::train::{MachineArgs, understand_isa};
-use crate::backend::cpu::{Isa, Precision};
+use super::train::{MachineArgs, understand_isa, understand_precision};
+use crate::backend::TrainingPrecision;
+use crate::backend::cpu::Isa;
 use crate::bench::stream::compare;
 use crate::bench::synthetic::{Kind, Sizes, Synthetic};
 use crate::bench::{Line, Reference, Setting};
@@ -41,8 +42,9 @@ pub(super) struct BenchArgs {
     /// with a pipeline anemone,full-batch-em)
     #[arg(long, visible_alias = "optimizers", value_name = "LIST", value_delimiter = ',')]
     optimizer: Vec<String>,
-    /// Numbers that matrices are multiplied in, with commas between: f32, bf16x3, bf16
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "f32")]
+    /// Numbers that matrices are multiplied in, with commas between: f32, tf32 (GPU only), bf16x3, bf16 (f32 if left out, on a GPU
+    /// tf32)
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     precision: Vec<String>,
     /// The most modern instructions that may be used: scalar, avx2, avx512, amx, auto
     #[arg(long, value_name = "CAP")]
@@ -110,7 +112,12 @@ impl BenchArgs {
     /// One setting for each precision.
     fn settings(&self) -> Result<Vec<Setting>> {
         let machine = Machine { isa: understand_isa(self.isa.as_deref())?, ..self.machine.understand()? };
-        self.precision.iter().map(|precision| setting(&machine, precision)).collect()
+        let machine = Machine { device: machine.device.settle()?.0, ..machine };
+        let precisions = match &self.precision[..] {
+            [] => vec![TrainingPrecision::default_of(machine.device)],
+            names => names.iter().map(|name| understand_precision(name, machine.device)).collect::<Result<_>>()?,
+        };
+        precisions.into_iter().map(|precision| setting(&machine, precision)).collect()
     }
 
     fn run_synthetic(&self, settings: &[Setting]) -> Outcome {
@@ -226,11 +233,11 @@ impl BenchArgs {
 }
 
 /// The one place that turns flags into what a backend is made with.
-fn setting(machine: &Machine, precision: &str) -> Result<Setting> {
-    let precision: Precision = precision.trim().parse().map_err(|e: Error| e.at("--precision"))?;
+fn setting(machine: &Machine, precision: TrainingPrecision) -> Result<Setting> {
     let isa = Isa::detect(machine.cpu_options().isa.or_environment()?);
     let machine = Machine { precision: Some(precision), ..machine.clone() };
-    Ok(Setting { machine, precision: precision.to_string(), isa: isa.name().to_string() })
+    let device = machine.device.to_string();
+    Ok(Setting { machine, device, precision: precision.to_string(), isa: isa.name().to_string() })
 }
 
 /// The best matrix product with as many threads as are measured.

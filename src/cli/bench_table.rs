@@ -13,8 +13,9 @@ const STREAM_KEY: &str = "Times are milliseconds of the mean step; read and deco
 type Column = (&'static str, fn(&Line) -> String);
 
 /// Columns of text, on the left.
-const SYNTHETIC_WORDS: &[Column] = &[("circuit", circuit), ("optimizer", optimizer), ("precision", precision)];
-const STREAM_WORDS: &[Column] = &[("optimizer", optimizer), ("precision", precision)];
+const SYNTHETIC_WORDS: &[Column] =
+    &[("circuit", circuit), ("optimizer", optimizer), ("device", device), ("precision", precision)];
+const STREAM_WORDS: &[Column] = &[("optimizer", optimizer), ("device", device), ("precision", precision)];
 
 /// Columns of numbers, on the right.
 const RATES: &[Column] = &[("rows/s", |line| rate(line.speed.rows_per_second))];
@@ -137,6 +138,10 @@ fn optimizer(line: &Line) -> String {
     line.subject.optimizer.replace('_', "-")
 }
 
+fn device(line: &Line) -> String {
+    line.subject.device.clone()
+}
+
 fn precision(line: &Line) -> String {
     line.subject.precision.clone()
 }
@@ -192,6 +197,7 @@ mod tests {
             latents: Some(256),
             cats: Some(50_257),
             optimizer: optimizer.into(),
+            device: "cpu".into(),
             precision: "f32".into(),
             threads: 2,
             ..Subject::default()

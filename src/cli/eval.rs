@@ -9,8 +9,6 @@ use super::model_path::find_model;
 use super::output::{Failure, Outcome, note, say, table, thousands};
 use super::runtime;
 use super::train::{MachineArgs, understand_isa};
-use crate::backend::Backend;
-use crate::backend::cpu::CpuBackend;
 use crate::batcher::BatchSpec;
 use crate::circuit::{Circuit, ParamKind};
 use crate::data::Cursor;
@@ -151,8 +149,8 @@ async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Mac
         }
         _ => (in_order(&inputs, args.rows)?, args.rows),
     };
-    let mut backend = CpuBackend::new(model.circuit.clone(), &model.params, &machine.cpu_options())?;
-    evaluate(&mut stream, rows, async |batch| backend.log_likelihoods(&batch)).await
+    let mut placed = machine.place(model.circuit.clone(), &model.params)?;
+    evaluate(&mut stream, rows, async |batch| placed.backend.log_likelihoods(&batch)).await
 }
 
 /// All rows of the source, once.

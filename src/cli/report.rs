@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::{note, say, table, thousands};
-use crate::backend::cpu::Precision;
+use crate::backend::TrainingPrecision;
 use crate::error::{Error, Result};
 use crate::pipeline::observer::{EpochEnd, Event, Finished, Started, StepLine, Validated};
 
@@ -92,7 +92,9 @@ impl Report {
             ("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))),
             ("optimizer", started.optimizer.clone()),
         ];
-        if started.precision != Precision::F32 {
+        let why = started.device_note.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+        rows.push(("device", format!("{}{why}", started.device)));
+        if started.precision != TrainingPrecision::F32 {
             let precision = started.precision;
             rows.push((
                 "precision",

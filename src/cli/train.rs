@@ -8,7 +8,8 @@ use super::output::{Failure, Outcome};
 use super::pipeline_args::PipelineArgs;
 use super::report::{Report, Style};
 use super::runtime;
-use crate::backend::cpu::{IsaCap, Precision};
+use crate::backend::cpu::IsaCap;
+use crate::backend::{Device, TrainingPrecision};
 use crate::error::{Error, Result};
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::prepare::Machine;
@@ -37,8 +38,8 @@ pub(super) struct TrainArgs {
     out: Option<PathBuf>,
     #[command(flatten)]
     machine: MachineArgs,
-    /// How precisely training multiplies matrices: f32, bf16x3 or bf16 (f32 if left out); held-out rows are always looked at
-    /// in f32
+    /// How precisely training multiplies matrices: f32, tf32 (GPU only), bf16x3 or bf16 (tf32 on a GPU and f32 on a CPU if left
+    /// out); held-out rows are always looked at in f32
     #[arg(long, value_name = "PRECISION")]
     precision: Option<String>,
     /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
@@ -58,13 +59,13 @@ pub(super) struct TrainArgs {
 /// The device and what it may use.
 #[derive(Args, Clone, Debug)]
 pub(super) struct MachineArgs {
-    /// Where the circuit lives: auto or cpu
+    /// Where the circuit lives: auto, cpu or cuda:N; auto is the first GPU if there is one, otherwise the CPU
     #[arg(long, default_value = "auto")]
     device: String,
     /// Worker threads (all cores if left out); the numbers do not depend on it
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
-    /// Memory for the rows that are worked on at once, such as 512MiB (2GiB if left out)
+    /// Memory for the rows that are worked on at once, such as 512MiB (2GiB if left out; on a GPU what is free)
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
 }
@@ -75,15 +76,9 @@ const MOST_THREADS: usize = 1024;
 impl MachineArgs {
     /// Checks the flags.
     pub fn understand(&self) -> Result<Machine> {
-        match self.device.as_str() {
-            "auto" | "cpu" => {}
-            device if device == "cuda" || device.starts_with("cuda:") => {
-                return Err(Error::unsupported(format!(
-                    "--device {device}: this build has no CUDA backend; use --device cpu"
-                )));
-            }
-            device => return Err(Error::option(format!("--device {device}: unknown; there are auto and cpu"))),
-        }
+        let place = || format!("--device {}", self.device);
+        let device: Device = self.device.parse().map_err(|e: Error| e.at(place()))?;
+        device.settle().map_err(|e| e.at(place()))?; // before any data is read
         if let Some(threads) = self.threads.filter(|threads| !(1..=MOST_THREADS).contains(threads)) {
             return Err(Error::option(format!(
                 "--threads {threads}: must be from 1 to {MOST_THREADS}, or left out to use all cores"
@@ -94,15 +89,24 @@ impl MachineArgs {
             bytes.ok_or_else(|| Error::option(format!("--memory {text}: expected a size such as 512MiB")))
         };
         let memory_budget = self.memory.as_ref().map(size).transpose()?;
-        Ok(Machine { threads: self.threads, memory_budget, ..Machine::default() })
+        Ok(Machine { device, threads: self.threads, memory_budget, ..Machine::default() })
     }
 }
 
 /// The device, and how it is to compute.
 fn understand_machine(args: &TrainArgs) -> Result<Machine> {
-    let precision = args.precision.as_deref().map(str::parse::<Precision>).transpose();
-    let precision = precision.map_err(|e| e.at("--precision"))?;
-    Ok(Machine { isa: understand_isa(args.isa.as_deref())?, precision, ..args.machine.understand()? })
+    let machine = args.machine.understand()?;
+    let precision = args.precision.as_deref().map(|name| understand_precision(name, machine.device)).transpose()?;
+    Ok(Machine { isa: understand_isa(args.isa.as_deref())?, precision, ..machine })
+}
+
+/// The precision that `--precision` names, if the device has it.
+pub(super) fn understand_precision(name: &str, device: Device) -> Result<TrainingPrecision> {
+    let precision: TrainingPrecision = name.trim().parse().map_err(|e: Error| e.at("--precision"))?;
+    if precision == TrainingPrecision::Tf32 && device.settle()?.0 == Device::Cpu {
+        return Err(Error::option("--precision tf32: is of GPUs; on a CPU there are f32, bf16x3, bf16"));
+    }
+    Ok(precision)
 }
 
 /// The instruction set that `--isa` names.

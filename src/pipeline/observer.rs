@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::backend::cpu::Precision;
+use crate::backend::TrainingPrecision;
 
 /// Watches a run.
 pub trait Observer: Send {
@@ -67,9 +67,15 @@ pub struct Started {
     pub parameters: u64,
     /// Which optimizer.
     pub optimizer: String,
+    /// Where it learns: `cpu`, or the number and name of a GPU.
+    #[serde(default)]
+    pub device: String,
+    /// Why there, if nobody asked for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_note: Option<String>,
     /// How precisely batches are learned from; held-out rows are looked at in f32.
     #[serde(default)]
-    pub precision: Precision,
+    pub precision: TrainingPrecision,
     /// Epochs to go through, over all resumptions.
     pub epochs: Option<u64>,
     /// Batches to learn from, over all resumptions.

@@ -8,12 +8,11 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::detached::detached;
+pub use super::machine::{Machine, Placed};
 use super::model::{MemoryEstimate, build_circuit, estimate, initial_params, needs_sample};
 use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{DEFAULT_HELD_OUT, ModelSpec, PipelineSpec, ValidateSpec, expand_path, show_size};
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
-use crate::backend::Backend;
-use crate::backend::cpu::{CpuBackend, CpuOptions, IsaCap, Precision};
 use crate::batcher::{BadPolicy, BatchSpec};
 use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Digest, Item};
@@ -22,48 +21,6 @@ use crate::error::{Error, Result};
 use crate::learner::Identity;
 use crate::optim::Optimizer;
 use crate::source::{IndexedSource, Source};
-
-/// The device and what it may use.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
-    /// Threads; `None` is one a core. The bits do not depend on it.
-    pub threads: Option<usize>,
-    /// Bytes for activations; `None` is the backend's default, or what a resumed run had. The bits depend on it: it decides
-    /// where a batch is cut.
-    pub memory_budget: Option<usize>,
-    /// The most that may be used of the processor; `None` is all of it, or what a resumed run had. The bits depend on it.
-    pub isa: Option<IsaCap>,
-    /// How precisely training passes multiply matrices; `None` is f32, or what a resumed run had. The bits depend on it, but
-    /// not those of an evaluation.
-    pub precision: Option<Precision>,
-}
-
-impl Machine {
-    /// Bytes for activations.
-    pub fn memory_budget(&self) -> usize {
-        self.memory_budget.unwrap_or(CpuOptions::default().memory_budget)
-    }
-
-    /// What was left out, as a run that is resumed had it.
-    pub fn or(self, earlier: &Self) -> Self {
-        Self {
-            threads: self.threads.or(earlier.threads),
-            memory_budget: self.memory_budget.or(earlier.memory_budget),
-            isa: self.isa.or(earlier.isa),
-            precision: self.precision.or(earlier.precision),
-        }
-    }
-
-    /// The same for the CPU backend.
-    pub fn cpu_options(&self) -> CpuOptions {
-        CpuOptions {
-            threads: self.threads,
-            memory_budget: self.memory_budget(),
-            isa: self.isa.unwrap_or_default(),
-            precision: self.precision.unwrap_or_default(),
-        }
-    }
-}
 
 /// The data side of a pipeline, opened.
 #[derive(Clone)]
@@ -220,13 +177,13 @@ impl Inputs {
         spec: &PipelineSpec,
         circuit: Arc<Circuit>,
         machine: &Machine,
-    ) -> Result<(Box<dyn Backend>, Box<dyn Optimizer>)> {
+    ) -> Result<(Placed, Box<dyn Optimizer>)> {
         let budget = machine.memory_budget() as u64;
         refuse_too_large(&estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
         let start = initial_params(&spec.circuit, &circuit)?;
-        let mut backend = Box::new(CpuBackend::new(circuit, &start, &machine.cpu_options())?);
-        let optimizer = spec.learn.optimizer.build(&mut *backend).map_err(|e| e.at("learn"))?;
-        Ok((backend, optimizer))
+        let mut placed = machine.place(circuit, &start)?;
+        let optimizer = spec.learn.optimizer.build(&mut *placed.backend).map_err(|e| e.at("learn"))?;
+        Ok((placed, optimizer))
     }
 
     /// Rows of an epoch, where that is known before they are read.

@@ -17,15 +17,15 @@ use tokio::task::JoinHandle;
 
 use super::evaluate::evaluate;
 use super::observer::{EpochEnd, Event, Finished, Observer, Phases, Started, StepLine, Validated, bits_per_dim};
-use super::prepare::{Inputs, Machine};
+use super::prepare::{Inputs, Machine, Placed};
 pub use super::run_files::RESOLVED;
 use super::run_files::RunFiles;
 use super::spec::PipelineSpec;
 use super::stop::Stop;
 use super::stream::{Stream, StreamOptions};
 use super::waits::StageWaits;
-use crate::backend::PhaseSeconds;
-use crate::backend::cpu::{IsaCap, Precision};
+use crate::backend::cpu::IsaCap;
+use crate::backend::{Device, PhaseSeconds, TrainingPrecision};
 use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
@@ -92,17 +92,19 @@ pub async fn train(
             None => return Ok(stopped_before_it_began(observer)),
         },
     };
-    let (backend, optimizer) = inputs.build_learner(spec, circuit, &machine)?;
-    let learner = Learner::spawn(backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
-    memory.memory_budget = Some(machine.memory_budget());
+    let (placed, optimizer) = inputs.build_learner(spec, circuit, &machine)?;
+    let place = Place::of(&placed);
+    let learner = Learner::spawn(placed.backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
+    memory.memory_budget = if place.is_gpu() { machine.memory_budget } else { Some(machine.memory_budget()) };
     memory.isa = Some(machine.isa.unwrap_or_default());
-    memory.precision = Some(machine.precision.unwrap_or_default());
+    memory.precision = place.chosen_precision();
+    memory.device = Some(place.device.clone());
     memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
     memory.pipeline = spec.to_toml()?;
     let files = RunFiles::open(&options.out, folder, identity, spec.pipeline.on_bad, &learner.progress())?;
     files.write_resolved(&memory.pipeline)?;
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
-    let run = Run::new(spec, &inputs, learner, memory, stop, observer)?;
+    let run = Run::new(spec, &inputs, learner, place, memory, stop, observer)?;
     Run { files: Some(files), ..run }.until_the_end(&options.name, resumed_from).await
 }
 
@@ -116,11 +118,11 @@ pub async fn rehearse(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    let (backend, optimizer) = inputs.build_learner(spec, circuit, machine)?;
-    let learner = Learner::spawn(backend, optimizer, None)?;
+    let (placed, optimizer) = inputs.build_learner(spec, circuit, machine)?;
+    let place = Place::of(&placed);
+    let learner = Learner::spawn(placed.backend, optimizer, None)?;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
-    let memory = Memory { precision: machine.precision, ..Memory::default() };
-    Run::new(spec, inputs, learner, memory, stop, observer)?.until_the_end(name, None).await
+    Run::new(spec, inputs, learner, place, Memory::default(), stop, observer)?.until_the_end(name, None).await
 }
 
 /// What the future gives, unless somebody asks for a stop first.
@@ -179,6 +181,30 @@ fn check_identity(
     }
 }
 
+/// Where a run learns, and how.
+#[derive(Clone, Debug)]
+struct Place {
+    device: String,
+    why: Option<String>,
+    precision: TrainingPrecision,
+}
+
+impl Place {
+    fn of(placed: &Placed) -> Self {
+        Self { device: placed.device.clone(), why: placed.why.clone(), precision: placed.precision }
+    }
+
+    fn is_gpu(&self) -> bool {
+        self.device.starts_with("cuda")
+    }
+
+    /// The precision, if it is not the one that the device takes by itself.
+    fn chosen_precision(&self) -> Option<TrainingPrecision> {
+        let device = if self.is_gpu() { Device::Cuda(0) } else { Device::Cpu };
+        Some(self.precision).filter(|precision| *precision != TrainingPrecision::default_of(device))
+    }
+}
+
 /// What a run keeps in its checkpoints besides what the learner does.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Memory {
@@ -200,9 +226,13 @@ struct Memory {
     /// So does the instruction set,
     #[serde(default)]
     isa: Option<IsaCap>,
-    /// and, with more than the last bits, the precision of training.
+    /// and, with more than the last bits, the precision of training: if it is not the one that the device takes by itself, so that
+    /// a run that goes on elsewhere takes what is usual there.
     #[serde(default)]
-    precision: Option<Precision>,
+    precision: Option<TrainingPrecision>,
+    /// Where the run was, for people. It may go on anywhere.
+    #[serde(default)]
+    device: Option<String>,
     /// The resolved pipeline.
     #[serde(default)]
     pipeline: String,
@@ -222,9 +252,10 @@ impl Memory {
         serde_json::from_value(Value::Object(checkpoint.meta.extra.clone())).unwrap_or_default()
     }
 
-    /// What the run used, but for its threads: those do not matter.
+    /// What the run used, but for its device and threads: those do not matter.
     fn machine(&self) -> Machine {
-        Machine { threads: None, memory_budget: self.memory_budget, isa: self.isa, precision: self.precision }
+        let Self { memory_budget, isa, precision, .. } = *self;
+        Machine { memory_budget, isa, precision, ..Machine::default() }
     }
 
     fn write(&self) -> Map<String, Value> {
@@ -240,6 +271,7 @@ struct Run<'a> {
     spec: &'a PipelineSpec,
     inputs: &'a Inputs,
     learner: Learner,
+    place: Place,
     stream: Stream,
     observer: &'a mut dyn Observer,
     /// `None` leaves nothing behind.
@@ -302,6 +334,7 @@ impl<'a> Run<'a> {
         spec: &'a PipelineSpec,
         inputs: &'a Inputs,
         learner: Learner,
+        place: Place,
         memory: Memory,
         stop: &Stop,
         observer: &'a mut dyn Observer,
@@ -314,6 +347,7 @@ impl<'a> Run<'a> {
             inputs,
             stream: Stream::open(&inputs.source, &inputs.decoder, &inputs.batch, &options, progress.cursor.clone())?,
             learner,
+            place,
             observer,
             files: None,
             lines: Lines { written: None, rows: progress.rows, waits: StageWaits::default(), rate: Rate::default() },
@@ -353,7 +387,9 @@ impl<'a> Run<'a> {
             circuit: self.spec.circuit.model.name().to_string(),
             parameters: circuit.layout().num_values() as u64,
             optimizer: self.spec.learn.optimizer.name().to_string(),
-            precision: self.memory.precision.unwrap_or_default(),
+            device: self.place.device.clone(),
+            device_note: self.place.why.clone(),
+            precision: self.place.precision,
             epochs: self.spec.learn.epochs,
             batches: self.spec.learn.batches,
         }

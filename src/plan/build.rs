@@ -6,13 +6,16 @@ use super::{
 };
 use crate::circuit::{Circuit, Factor, Node, NodeId, NodeKind, Slice, SumGroup};
 
-/// Lays out the buffers and writes the steps.
-pub(super) fn build(circuit: &Circuit) -> Plan {
+/// Lays out the buffers and writes the steps. Without `with_transients` no sum is transient.
+pub(super) fn build(circuit: &Circuit, with_transients: bool) -> Plan {
     let needs_value = inputs_with_values(circuit);
     let mut values = Allocator::default();
     let mut flows = Allocator::default();
     let parents = sole_product_parents(circuit);
-    let transient = transient_sums(circuit);
+    let transient = match with_transients {
+        true => transient_sums(circuit),
+        false => vec![false; circuit.nodes().len()],
+    };
 
     // Flow buffers: one per node that does not share its parent's and whose flow is kept. Own ones are numbered in node order.
     let own: Vec<Option<Buffer>> = (circuit.nodes().iter().zip(&parents).enumerate())

@@ -207,7 +207,13 @@ pub struct Plan {
 impl Plan {
     /// The program of a circuit.
     pub fn new(circuit: &Circuit) -> Self {
-        build::build(circuit)
+        build::build(circuit, true)
+    }
+
+    /// The program of a circuit in which no sum is transient: every node keeps its values and has a flow. For a device
+    /// that works on all rows of a node at once, where nothing stays in a cache until it is used.
+    pub fn whole(circuit: &Circuit) -> Self {
+        build::build(circuit, false)
     }
 
     /// Bytes that one row takes in values, flows, scales and scratch.

@@ -5,6 +5,7 @@
 pub mod cases;
 pub mod compare;
 pub mod drawing;
+pub mod emulator;
 pub mod random;
 pub mod reference;
 pub mod spec;

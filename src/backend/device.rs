@@ -1,0 +1,158 @@
+//! Where a circuit is to live, and how precisely it is to learn there.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::cpu;
+use super::cuda::{self, CudaPrecision};
+use crate::error::{Error, Result};
+
+/// A device, as somebody asks for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The first GPU if there is one that can be used, otherwise the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The GPU of this number.
+    Cuda(usize),
+}
+
+impl Device {
+    /// One that is there: `Auto` becomes a GPU or the CPU, and if it is the CPU, why. A GPU that was asked for and cannot be used is
+    /// an error.
+    pub fn settle(self) -> Result<(Self, Option<String>)> {
+        match self {
+            Self::Cpu => Ok((Self::Cpu, None)),
+            Self::Cuda(ordinal) => cuda::check_device(ordinal).map(|()| (self, None)),
+            Self::Auto => Ok(match cuda::check_device(0) {
+                Ok(()) => (Self::Cuda(0), None),
+                Err(why) => (Self::Cpu, Some(why.to_string())),
+            }),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(0)),
+            _ => match name.strip_prefix("cuda:").map(str::parse) {
+                Some(Ok(ordinal)) => Ok(Self::Cuda(ordinal)),
+                Some(Err(_)) => Err(Error::option("expected a number after cuda:, such as cuda:0")),
+                None => Err(Error::option("unknown; there are auto, cpu and cuda:N")),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Cpu => f.write_str("cpu"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+/// How precisely training passes multiply matrices, on any device. Evaluation is always in f32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrainingPrecision {
+    /// As they are. What a CPU uses if it is told nothing.
+    #[default]
+    F32,
+    /// 11 significant bits, on the tensor cores of a GPU. What a GPU uses if it is told nothing.
+    Tf32,
+    /// 16 significant bits, as sums of two bf16.
+    Bf16x3,
+    /// 8 significant bits.
+    Bf16,
+}
+
+impl TrainingPrecision {
+    /// All of them, by name.
+    const NAMES: [(&'static str, Self); 4] =
+        [("f32", Self::F32), ("tf32", Self::Tf32), ("bf16x3", Self::Bf16x3), ("bf16", Self::Bf16)];
+
+    /// What a device uses if it is told nothing.
+    pub fn default_of(device: Device) -> Self {
+        match device {
+            Device::Auto | Device::Cpu => Self::F32,
+            Device::Cuda(_) => Self::Tf32,
+        }
+    }
+
+    /// On the CPU, where a run that was made on a GPU in tf32 goes on in f32.
+    pub fn on_cpu(self) -> cpu::Precision {
+        match self {
+            Self::F32 | Self::Tf32 => cpu::Precision::F32,
+            Self::Bf16x3 => cpu::Precision::Bf16x3,
+            Self::Bf16 => cpu::Precision::Bf16,
+        }
+    }
+
+    /// On a GPU.
+    pub fn on_cuda(self) -> CudaPrecision {
+        match self {
+            Self::F32 => CudaPrecision::F32,
+            Self::Tf32 => CudaPrecision::Tf32,
+            Self::Bf16x3 => CudaPrecision::Bf16x3,
+            Self::Bf16 => CudaPrecision::Bf16,
+        }
+    }
+}
+
+impl FromStr for TrainingPrecision {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        let known = Self::NAMES.iter().find(|(known, _)| *known == name);
+        known.map(|(_, precision)| *precision).ok_or_else(|| {
+            let names: Vec<_> = Self::NAMES.iter().map(|(name, _)| *name).collect();
+            Error::option(format!("precision {name:?} is not known; there are {}", names.join(", ")))
+        })
+    }
+}
+
+impl fmt::Display for TrainingPrecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, precision)| precision == self).map_or("f32", |(name, _)| name);
+        f.write_str(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_as_they_are_written() {
+        for device in [Device::Auto, Device::Cpu, Device::Cuda(0), Device::Cuda(3)] {
+            assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
+        }
+        assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
+        for wrong in ["gpu", "cuda:", "cuda:x", "cuda:-1", "CPU", ""] {
+            assert!(wrong.parse::<Device>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn precisions_have_the_names_they_are_stored_by() {
+        for (name, precision) in TrainingPrecision::NAMES {
+            assert_eq!(serde_json::to_value(precision).unwrap(), name);
+            assert_eq!(
+                (name.parse::<TrainingPrecision>().unwrap(), precision.to_string()),
+                (precision, name.to_string())
+            );
+        }
+    }
+}

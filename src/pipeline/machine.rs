@@ -1,0 +1,81 @@
+//! The device that a pipeline runs on, and what it may use of it.
+
+use std::sync::Arc;
+
+use crate::backend::cpu::{CpuBackend, CpuOptions, IsaCap};
+use crate::backend::cuda::{CudaBackend, CudaOptions};
+use crate::backend::{Backend, Device, TrainingPrecision};
+use crate::circuit::{Circuit, Params};
+use crate::error::Result;
+
+/// The device and what it may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Where the circuit is to live. A run that is resumed may do so on another device.
+    pub device: Device,
+    /// Threads; `None` is one a core. The bits do not depend on it.
+    pub threads: Option<usize>,
+    /// Bytes for activations; `None` is the backend's default, or what a resumed run had. The bits depend on it: it decides
+    /// where a batch is cut.
+    pub memory_budget: Option<usize>,
+    /// The most that may be used of the processor; `None` is all of it, or what a resumed run had. The bits depend on it.
+    pub isa: Option<IsaCap>,
+    /// How precisely training passes multiply matrices; `None` is what the device does by itself, or what a resumed run had. The bits
+    /// depend on it, but not those of an evaluation.
+    pub precision: Option<TrainingPrecision>,
+}
+
+/// A circuit on a device.
+pub struct Placed {
+    /// The circuit.
+    pub backend: Box<dyn Backend>,
+    /// Where: `cpu`, or the number and name of a GPU.
+    pub device: String,
+    /// Why it is there, if nobody asked for it.
+    pub why: Option<String>,
+    /// How precisely it learns.
+    pub precision: TrainingPrecision,
+}
+
+impl Machine {
+    /// Bytes for activations.
+    pub fn memory_budget(&self) -> usize {
+        self.memory_budget.unwrap_or(CpuOptions::default().memory_budget)
+    }
+
+    /// What was left out, as a run that is resumed had it.
+    pub fn or(self, earlier: &Self) -> Self {
+        Self {
+            device: self.device,
+            threads: self.threads.or(earlier.threads),
+            memory_budget: self.memory_budget.or(earlier.memory_budget),
+            isa: self.isa.or(earlier.isa),
+            precision: self.precision.or(earlier.precision),
+        }
+    }
+
+    /// The same for the CPU backend.
+    pub fn cpu_options(&self) -> CpuOptions {
+        CpuOptions {
+            threads: self.threads,
+            memory_budget: self.memory_budget(),
+            isa: self.isa.unwrap_or_default(),
+            precision: self.precision.unwrap_or_default().on_cpu(),
+        }
+    }
+
+    /// Puts a circuit on the device.
+    pub fn place(&self, circuit: Arc<Circuit>, params: &Params) -> Result<Placed> {
+        let (device, why) = self.device.settle()?;
+        let precision = self.precision.unwrap_or(TrainingPrecision::default_of(device));
+        let Device::Cuda(ordinal) = device else {
+            let backend = Box::new(CpuBackend::new(circuit, params, &self.cpu_options())?);
+            let precision = if precision == TrainingPrecision::Tf32 { TrainingPrecision::F32 } else { precision };
+            return Ok(Placed { backend, device: device.to_string(), why, precision });
+        };
+        let (memory_budget, cuda) = (self.memory_budget, precision.on_cuda());
+        let options = CudaOptions { device: ordinal, memory_budget, precision: cuda };
+        let backend = Box::new(CudaBackend::new(circuit, params, &options)?);
+        Ok(Placed { device: backend.device_name(), backend, why, precision })
+    }
+}
