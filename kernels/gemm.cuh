@@ -1,18 +1,22 @@
-// A tile of a matrix product: 64 × 64 or 128 × 64 results by one block of 128 threads, operands through double-buffered shared memory.
+// A tile of a matrix product: 64 × 64 or 128 × 64 results by one block of 128 threads, operands through double-buffered
+// shared memory.
 //
 //   result[m,n] = Σ_k A[m,k]·B[n,k]
 //
-// Operands are f32 in global memory, contiguous along k (`along_k`) or along m or n. cp.async brings 32 (or 16) steps of k at a time; what lies outside
-// a matrix is filled with zeros by the copy itself, so that no edge needs code of its own and nothing outside is read.
+// Operands are f32 in global memory, contiguous along k (`along_k`) or along m or n. cp.async brings 32 (or 16) steps
+// of k at a time; what lies outside a matrix is filled with zeros by the copy itself, so that no edge needs code of its
+// own and nothing outside is read.
 //
-// Warp (i, j) of 2 × 2 owns 32 × 32 (or 64 × 32) results. With g = lane/4, q = lane%4 a thread owns the rows g + 8·i and the columns 2q + {0,1} + 8·j of
-// them: the layout of mma accumulators, which the plain version keeps. The tall tile reads a quarter less shared memory for each mma, and a quarter less global memory;
-// the square one makes more blocks. The host chooses.
+// Warp (i, j) of 2 × 2 owns 32 × 32 (or 64 × 32) results. With g = lane/4, q = lane%4 a thread owns the rows g + 8·i
+// and the columns 2q + {0,1} + 8·j of them: the layout of mma accumulators, which the plain version keeps. The tall
+// tile reads a quarter less shared memory for each mma, and a quarter less global memory; the square one makes more
+// blocks. The host chooses.
 //
-// The order of k inside an mma is free as long as A and B agree. So a thread takes steps 2q and 2q+1, which lie side by side, for slots q and q+4 of a tf32
-// mma; for bf16 these are its own steps. One way of reading serves both, 8 bytes at a time where tiles are contiguous along k.
-// Free words between rows make these reads free of bank conflicts. Along k, half a warp reads 8 words from each of 4 rows: rows must be 8 or 24 words apart, mod 32.
-// Across k, a warp reads 8 words from each of 4 pairs of rows: rows must be 4 words apart, mod 16.
+// The order of k inside an mma is free as long as A and B agree. So a thread takes steps 2q and 2q+1, which lie side by
+// side, for slots q and q+4 of a tf32 mma; for bf16 these are its own steps. One way of reading serves both, 8 bytes at
+// a time where tiles are contiguous along k. Free words between rows make these reads free of bank conflicts. Along k,
+// half a warp reads 8 words from each of 4 rows: rows must be 8 or 24 words apart, mod 32. Across k, a warp reads 8
+// words from each of 4 pairs of rows: rows must be 4 words apart, mod 16.
 #pragma once
 #include "common.cuh"
 
@@ -29,7 +33,7 @@ struct Shape {
         ROWS = 32 * M,
         STEPS = M == 2 ? 32 : 16,
         LD_ALONG = STEPS + 8,
-        LD_ROWS = ROWS + 4,  // of A across k
+        LD_ROWS = ROWS + 4,         // of A across k
         A_WORDS = ROWS * LD_ALONG,  // the larger of both layouts, as for B
         B_WORDS = TILE * LD_ALONG,
     };
@@ -58,11 +62,13 @@ __device__ __forceinline__ u32 shared_address(const void* pointer) {
 
 // 16 bytes, of which `bytes` are read and the others zero.
 __device__ __forceinline__ void copy_16(float* to, const float* from, i32 bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+                 : "memory");
 }
 
 __device__ __forceinline__ void copy_4(float* to, const float* from, i32 bytes) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
+                 : "memory");
 }
 
 __device__ __forceinline__ void commit_copies() {
@@ -73,17 +79,24 @@ __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
 
-// Starts copying a tile of OUTER rows (or columns) and STEPS steps. A line of it is contiguous in memory: all steps of one row, or all rows of one step.
+// Starts copying a tile of OUTER rows (or columns) and STEPS steps. A line of it is contiguous in memory: all steps of
+// one row, or all rows of one step.
 template <bool ALONG_K, i32 OUTER, i32 STEPS>
 __device__ __forceinline__ void copy_tile(float* tile, const Operand& x) {
-    enum : i32 { WIDTH = ALONG_K ? STEPS : OUTER, LINES = ALONG_K ? OUTER : STEPS, LD = ALONG_K ? STEPS + 8 : OUTER + 4, PER_LINE = WIDTH / 4 };
+    enum : i32 {
+        WIDTH = ALONG_K ? STEPS : OUTER,
+        LINES = ALONG_K ? OUTER : STEPS,
+        LD = ALONG_K ? STEPS + 8 : OUTER + 4,
+        PER_LINE = WIDTH / 4
+    };
     const i32 lines = ALONG_K ? x.outer : x.depth, width = ALONG_K ? x.depth : x.outer;
     const bool aligned = (((unsigned long long)x.at | (unsigned long long)(x.ld * 4)) & 15) == 0;
     if (aligned) {
 #pragma unroll
         for (i32 i = 0; i < LINES * PER_LINE / THREADS; i++) {
             i32 chunk = i * THREADS + threadIdx.x, line = chunk / PER_LINE, at = chunk % PER_LINE * 4;
-            // Eight lanes write together. If they hold two lines, these must be 16 words apart, mod 32, and neighbours are 24: every other line, then.
+            // Eight lanes write together. If they hold two lines, these must be 16 words apart, mod 32, and neighbours
+            // are 24: every other line, then.
             if (PER_LINE == 4) line = (line & ~3) | (line & 1) << 1 | (line >> 1 & 1);
             i32 count = line < lines ? min(max(width - at, 0), 4) : 0;
             // A copy of nothing gets an address that exists.
@@ -133,8 +146,8 @@ struct Results {
     }
 };
 
-// Rounds to nearest, ties away from zero: half a unit in the last place, then the rest is cut off. Not left to the tensor core, which only cuts:
-// all terms are positive, and errors of one sign would add up.
+// Rounds to nearest, ties away from zero: half a unit in the last place, then the rest is cut off. Not left to the
+// tensor core, which only cuts: all terms are positive, and errors of one sign would add up.
 __device__ __forceinline__ u32 to_tf32(float x) {
     u32 bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(x));
@@ -157,10 +170,12 @@ struct Tf32 {
         to[1][0] = to_tf32(high.x), to[1][1] = to_tf32(high.y);
     }
 
-    static __device__ __forceinline__ void multiply(float (&c)[4], const Fragment& upper, const Fragment& lower, const Fragment& b) {
+    static __device__ __forceinline__ void multiply(float (&c)[4], const Fragment& upper, const Fragment& lower,
+                                                    const Fragment& b) {
 #pragma unroll
         for (i32 i = 0; i < 2; i++) {
-            asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                "{%0,%1,%2,%3};"
                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                 : "r"(upper[i][0]), "r"(lower[i][0]), "r"(upper[i][1]), "r"(lower[i][1]), "r"(b[i][0]), "r"(b[i][1]));
         }
@@ -174,14 +189,16 @@ struct Bf16 {
         to[0] = to_bf16(low), to[1] = to_bf16(high);
     }
 
-    static __device__ __forceinline__ void multiply(float (&c)[4], const Fragment& upper, const Fragment& lower, const Fragment& b) {
+    static __device__ __forceinline__ void multiply(float (&c)[4], const Fragment& upper, const Fragment& lower,
+                                                    const Fragment& b) {
         asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(upper[0]), "r"(lower[0]), "r"(upper[1]), "r"(lower[1]), "r"(b[0]), "r"(b[1]));
     }
 };
 
-// Three products: what bf16 leaves of an operand is another bf16, and only low·low is left out. `Precision::Bf16x3` of the CPU.
+// Three products: what bf16 leaves of an operand is another bf16, and only low·low is left out. `Precision::Bf16x3` of
+// the CPU.
 struct Bf16x3 {
     struct Fragment {
         Bf16::Fragment high, low;
@@ -196,7 +213,8 @@ struct Bf16x3 {
         Bf16::pack(to.low, rest(low, to.high[0]), rest(high, to.high[1]));
     }
 
-    static __device__ __forceinline__ void multiply(float (&c)[4], const Fragment& upper, const Fragment& lower, const Fragment& b) {
+    static __device__ __forceinline__ void multiply(float (&c)[4], const Fragment& upper, const Fragment& lower,
+                                                    const Fragment& b) {
         Bf16::multiply(c, upper.low, lower.low, b.high);
         Bf16::multiply(c, upper.high, lower.high, b.low);
         Bf16::multiply(c, upper.high, lower.high, b.high);
@@ -208,7 +226,10 @@ struct F32 {};
 // Adds the products of one stage.
 template <class Math, i32 M, bool A_ALONG_K, bool B_ALONG_K>
 struct Multiply {
-    enum : i32 { A_LD = A_ALONG_K ? Shape<M>::LD_ALONG : Shape<M>::LD_ROWS, B_LD = B_ALONG_K ? Shape<M>::LD_ALONG : LD_ACROSS };
+    enum : i32 {
+        A_LD = A_ALONG_K ? Shape<M>::LD_ALONG : Shape<M>::LD_ROWS,
+        B_LD = B_ALONG_K ? Shape<M>::LD_ALONG : LD_ACROSS
+    };
 
     static __device__ __forceinline__ void stage(Results<M>& results, const float* a, const float* b) {
         i32 lane = threadIdx.x % WARP, g = lane / 4, q = lane % 4;
@@ -220,7 +241,8 @@ struct Multiply {
             for (i32 m = 0; m < M; m++) {
                 i32 at = row + m * 16;
                 Math::pack(upper[m], read_pair<A_ALONG_K, A_LD>(a, at, k), read_pair<A_ALONG_K, A_LD>(a, at, k + 8));
-                Math::pack(lower[m], read_pair<A_ALONG_K, A_LD>(a, at + 8, k), read_pair<A_ALONG_K, A_LD>(a, at + 8, k + 8));
+                Math::pack(lower[m], read_pair<A_ALONG_K, A_LD>(a, at + 8, k),
+                           read_pair<A_ALONG_K, A_LD>(a, at + 8, k + 8));
             }
 #pragma unroll
             for (i32 n = 0; n < 4; n++) {
@@ -236,11 +258,14 @@ struct Multiply {
     }
 };
 
-// The reference: one fused multiply-add a term. Threads begin at different steps, two apart: rows 2q of B are 80 words from each other, and would
-// meet in a bank.
+// The reference: one fused multiply-add a term. Threads begin at different steps, two apart: rows 2q of B are 80 words
+// from each other, and would meet in a bank.
 template <i32 M, bool A_ALONG_K, bool B_ALONG_K>
 struct Multiply<F32, M, A_ALONG_K, B_ALONG_K> {
-    enum : i32 { A_LD = A_ALONG_K ? Shape<M>::LD_ALONG : Shape<M>::LD_ROWS, B_LD = B_ALONG_K ? Shape<M>::LD_ALONG : LD_ACROSS };
+    enum : i32 {
+        A_LD = A_ALONG_K ? Shape<M>::LD_ALONG : Shape<M>::LD_ROWS,
+        B_LD = B_ALONG_K ? Shape<M>::LD_ALONG : LD_ACROSS
+    };
 
     static __device__ __forceinline__ void stage(Results<M>& results, const float* a, const float* b) {
         i32 row = results.row(0, 0), col = results.col(0, 0), begin = threadIdx.x % 4 / 2 * 2;
@@ -267,10 +292,11 @@ struct Multiply<F32, M, A_ALONG_K, B_ALONG_K> {
     }
 };
 
-// The whole product: `operands(number, a, b)` says where the operands of that stage lie. All threads of a block take part.
+// The whole product: `operands(number, a, b)` says where the operands of that stage lie. All threads of a block take
+// part.
 //
-// One barrier a stage: behind it the stage has arrived for everybody, and everybody is done with the one before, whose place the next
-// one takes while this one is multiplied.
+// One barrier a stage: behind it the stage has arrived for everybody, and everybody is done with the one before, whose
+// place the next one takes while this one is multiplied.
 template <class Math, bool A_ALONG_K, bool B_ALONG_K, i32 M, class Operands>
 __device__ __forceinline__ void multiply_tile(Results<M>& results, Tiles<M>& tiles, i32 stages, Operands operands) {
     Operand a, b;

@@ -1,18 +1,22 @@
 // Flows of what sums mix.
 //
-//   sum_gain       G[r,u] = F[r,u]/value[r,u], at the scale of the panel, in the place of the value       a warp owns a row
-//   sum_backward   flow[r,c] (+)= panel[r,c]·Σ_u G[r,u]·W[u,c]                                            a block owns 64 (tall: 128) rows × 64 columns
+//   sum_gain       G[r,u] = F[r,u]/value[r,u], at the scale of the panel, in the place of the value
+//                  a warp owns a row
+//   sum_backward   flow[r,c] (+)= panel[r,c]·Σ_u G[r,u]·W[u,c]
+//                  a block owns 64 (tall: 128) rows × 64 columns
 //
 // G `[rows × units]` lies along k = u, W `[units × cols]` across it.
 #include "gemm.cuh"
 
 // 2^n for any n: beyond the range of f32 the result is 0 or infinite, as it should be.
 __device__ __forceinline__ float power_of_two(i32 n) {
-    return n < -149 ? 0.0f : n < -126 ? __uint_as_float(1u << (n + 149)) : n > 127 ? __uint_as_float(INFINITE) : __uint_as_float((u32)(n + 127) << 23);
+    return n < -149   ? 0.0f
+           : n < -126 ? __uint_as_float(1u << (n + 149))
+           : n > 127  ? __uint_as_float(INFINITE)
+                      : __uint_as_float((u32)(n + 127) << 23);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-sum_gain(Pass pass, const GroupDesc* __restrict__ groups) {
+extern "C" __global__ void __launch_bounds__(256) sum_gain(Pass pass, const GroupDesc* __restrict__ groups) {
     i32 lane = threadIdx.x % WARP, row = blockIdx.x * 8 + threadIdx.x / WARP;
     if (row >= pass.rows) return;
     const GroupDesc group = groups[blockIdx.y];
@@ -44,13 +48,15 @@ __device__ __forceinline__ void sum_backward(const Pass& pass, const GroupDesc* 
     const float* weights = pass.theta + group.theta_at + first_col;
     const i32 rows = min(pass.rows - first_row, (i32)ROWS), cols = min(group.cols - first_col, (i32)TILE);
     Results<M> results;
-    multiply_tile<Math, true, false>(results, shared, tiles(group.units, STEPS), [&](i32 number, Operand& a, Operand& b) {
-        i32 k = number * STEPS;
-        a = {gains + k, group.value.ld, rows, group.units - k};
-        b = {weights + (i64)k * group.theta_ld, group.theta_ld, cols, group.units - k};
-    });
+    multiply_tile<Math, true, false>(results, shared, tiles(group.units, STEPS),
+                                     [&](i32 number, Operand& a, Operand& b) {
+                                         i32 k = number * STEPS;
+                                         a = {gains + k, group.value.ld, rows, group.units - k};
+                                         b = {weights + (i64)k * group.theta_ld, group.theta_ld, cols, group.units - k};
+                                     });
 
-    // Through shared memory, so that a warp reads and writes rows, whatever slices they are cut into. 72 words a row: 8 from the next, mod 32.
+    // Through shared memory, so that a warp reads and writes rows, whatever slices they are cut into. 72 words a row: 8
+    // from the next, mod 32.
     enum : i32 { LD = TILE + 8 };
     static_assert(sizeof(shared) >= ROWS * LD * sizeof(float), "the product takes the place of the operands");
     float* product = reinterpret_cast<float*>(&shared);
@@ -72,7 +78,8 @@ __device__ __forceinline__ void sum_backward(const Pass& pass, const GroupDesc* 
         // The part of this tile that flows there.
         const i32 begin = max(target.col - first_col, 0), end = min(target.col + target.units - first_col, cols);
         if (begin >= end) continue;
-        float* out = pass.flows + row_at(target.target, pass.capacity, first_row) + target.start + (first_col - target.col);
+        float* out =
+            pass.flows + row_at(target.target, pass.capacity, first_row) + target.start + (first_col - target.col);
 #pragma unroll 2
         for (i32 row = warp; row < rows; row += THREADS / WARP) {
             LANES(c, end - begin) {
@@ -86,10 +93,10 @@ __device__ __forceinline__ void sum_backward(const Pass& pass, const GroupDesc* 
 }
 
 // BLOCKS that a multiprocessor is to have room for: two where three would make threads spill.
-#define SUM_BACKWARD(name, Math, M, BLOCKS)                                                         \
-    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                   \
-    name(Pass pass, const GroupDesc* __restrict__ groups, const TargetDesc* __restrict__ targets) { \
-        sum_backward<Math, M>(pass, groups, targets);                                               \
+#define SUM_BACKWARD(name, Math, M, BLOCKS)                                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)                                       \
+        name(Pass pass, const GroupDesc* __restrict__ groups, const TargetDesc* __restrict__ targets) { \
+        sum_backward<Math, M>(pass, groups, targets);                                                   \
     }
 SUM_BACKWARD(sum_backward_f32, F32, 2, 3)
 SUM_BACKWARD(sum_backward_tf32, Tf32, 2, 3)

@@ -1,15 +1,18 @@
 // Flows of weights, before they meet the weights.
 //
-//   sum_flows   partial[s][u,c] = Σ over the rows and uses of split s of G[r,u]·panel[r,c]      a block owns 64 (tall: 128) units × 64 columns of a split
+//   sum_flows   partial[s][u,c] = Σ over the rows and uses of split s of G[r,u]·panel[r,c]
+//               a block owns 64 (tall: 128) units × 64 columns of a split
 //
-// The flow of a weight is W[u,c]·Σ_s partial[s][u,c] (`weights_flows`, `weights_step`). A chunk is 32 rows of one use, rows of the batch only; chunks are
-// numbered use by use, and a split takes `chunks_per_split` of them in order. G and panel `[rows × ·]` both lie across k = r.
+// The flow of a weight is W[u,c]·Σ_s partial[s][u,c] (`weights_flows`, `weights_step`). A chunk is 32 rows of one use,
+// rows of the batch only; chunks are numbered use by use, and a split takes `chunks_per_split` of them in order. G and
+// panel `[rows × ·]` both lie across k = r.
 #include "gemm.cuh"
 
 enum : i32 { CHUNK = 32 };
 
 template <class Math, i32 M>
-__device__ __forceinline__ void sum_flows(const Pass& pass, const ParamDesc* weights, const UseDesc* uses, float* partials, i32 chunks_per_split) {
+__device__ __forceinline__ void sum_flows(const Pass& pass, const ParamDesc* weights, const UseDesc* uses,
+                                          float* partials, i32 chunks_per_split) {
     enum : i32 { ROWS = Shape<M>::ROWS, STEPS = Shape<M>::STEPS, STAGES = CHUNK / STEPS };
     __shared__ __align__(16) Tiles<M> shared;
     const ParamDesc d = weights[blockIdx.z];
@@ -27,8 +30,10 @@ __device__ __forceinline__ void sum_flows(const Pass& pass, const ParamDesc* wei
         const UseDesc& use = uses[d.first_use + chunk / chunks_per_use];
         // The second half of a chunk may lie beyond the rows: nothing is read then, from an address that exists.
         const i32 depth = pass.data_rows - row, at = min(row, pass.data_rows - 1);
-        a = {pass.values + row_at(use.gain, pass.capacity, at) + use.gain_start + first_unit, use.gain.ld, units, depth};
-        b = {pass.values + row_at(use.panel, pass.capacity, at) + use.panel_start + first_col, use.panel.ld, cols, depth};
+        a = {pass.values + row_at(use.gain, pass.capacity, at) + use.gain_start + first_unit, use.gain.ld, units,
+             depth};
+        b = {pass.values + row_at(use.panel, pass.capacity, at) + use.panel_start + first_col, use.panel.ld, cols,
+             depth};
     });
 
     float* out = partials + d.partial_at + ((i64)blockIdx.y * d.units + first_unit) * d.ld + first_col;
@@ -52,11 +57,11 @@ __device__ __forceinline__ void sum_flows(const Pass& pass, const ParamDesc* wei
     }
 }
 
-#define SUM_FLOWS(name, Math, M)                                                                              \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3)                                                  \
-    name(Pass pass, const ParamDesc* __restrict__ weights, const UseDesc* __restrict__ uses, float* partials, \
-         i32 chunks_per_split) {                                                                              \
-        sum_flows<Math, M>(pass, weights, uses, partials, chunks_per_split);                                  \
+#define SUM_FLOWS(name, Math, M)                                                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)                                                      \
+        name(Pass pass, const ParamDesc* __restrict__ weights, const UseDesc* __restrict__ uses, float* partials, \
+             i32 chunks_per_split) {                                                                              \
+        sum_flows<Math, M>(pass, weights, uses, partials, chunks_per_split);                                      \
     }
 SUM_FLOWS(sum_flows_f32, F32, 2)
 SUM_FLOWS(sum_flows_tf32, Tf32, 2)

@@ -1,22 +1,27 @@
 // Values of sums.
 //
-//   panel_gather   panel[r,·] = slices of children side by side, at the largest of their exponents           a warp owns a row
-//   sum_forward    value[r,u] = Σ_c W[u,c]·panel[r,c], at the panel's exponent                                a block owns 64 (tall: 128) rows × 64 units
-//   sum_finish     one exponent and loss a row; values rescaled where they are not comfortable               a warp owns 32 rows
+//   panel_gather   panel[r,·] = slices of children side by side, at the largest of their exponents
+//                  a warp owns a row
+//   sum_forward    value[r,u] = Σ_c W[u,c]·panel[r,c], at the panel's exponent
+//                  a block owns 64 (tall: 128) rows × 64 units
+//   sum_finish     one exponent and loss a row; values rescaled where they are not comfortable
+//                  a warp owns 32 rows
 //
-// value `[rows × units]`, panel `[rows × cols]`, W `[units × cols]`, all contiguous in the last index: both operands lie along k.
-// sum_forward leaves the extremes of its 64 units with every row, so that sum_finish reads values again only where something is to be done.
+// value `[rows × units]`, panel `[rows × cols]`, W `[units × cols]`, all contiguous in the last index: both operands
+// lie along k. sum_forward leaves the extremes of its 64 units with every row, so that sum_finish reads values again
+// only where something is to be done.
 #include "gemm.cuh"
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-panel_gather(Pass pass, const PanelDesc* __restrict__ panels, const SliceDesc* __restrict__ slices) {
+    panel_gather(Pass pass, const PanelDesc* __restrict__ panels, const SliceDesc* __restrict__ slices) {
     i32 lane = threadIdx.x % WARP, row = blockIdx.x * 8 + threadIdx.x / WARP;
     if (row >= pass.rows) return;
     const PanelDesc panel = panels[blockIdx.y];
     float* out = pass.values + row_at(panel.panel, pass.capacity, row);
     i64 exponent = ZERO;
     for (i32 s = 0; s < panel.num_slices; s++) {
-        exponent = max(exponent, pass.scales[scale_at(slices[panel.first_slice + s].source, pass.capacity, row)].exponent);
+        exponent =
+            max(exponent, pass.scales[scale_at(slices[panel.first_slice + s].source, pass.capacity, row)].exponent);
     }
     Scale merged = {exponent, NO_LOSS};
     for (i32 s = 0; s < panel.num_slices; s++) {
@@ -30,7 +35,8 @@ panel_gather(Pass pass, const PanelDesc* __restrict__ panels, const SliceDesc* _
             seen.see(value);
         }
         u32 smallest;
-        merged.loss = max(merged.loss, align_row(out, slice.units, warp_max(seen.max), scale, exponent, smallest, lane).loss);
+        merged.loss =
+            max(merged.loss, align_row(out, slice.units, warp_max(seen.max), scale, exponent, smallest, lane).loss);
         out += slice.units;
     }
     if (lane == 0) pass.scales[scale_at(panel.panel, pass.capacity, row)] = merged;
@@ -91,10 +97,10 @@ __device__ __forceinline__ void sum_forward(const Pass& pass, const GroupDesc* g
     }
 }
 
-#define SUM_FORWARD(name, Math, M)                                         \
-    extern "C" __global__ void __launch_bounds__(THREADS, 3)               \
-    name(Pass pass, const GroupDesc* __restrict__ groups, u32* extremes) { \
-        sum_forward<Math, M>(pass, groups, extremes);                      \
+#define SUM_FORWARD(name, Math, M)                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)                   \
+        name(Pass pass, const GroupDesc* __restrict__ groups, u32* extremes) { \
+        sum_forward<Math, M>(pass, groups, extremes);                          \
     }
 SUM_FORWARD(sum_forward_f32, F32, 2)
 SUM_FORWARD(sum_forward_tf32, Tf32, 2)
@@ -114,8 +120,10 @@ __device__ __forceinline__ Extremes group_extremes(const GroupDesc& group, const
     return seen;
 }
 
-// Whether an output has lost digits below the normal range: it is tiny, or zero though its terms are positive. For a warp.
-__device__ __forceinline__ bool hides_underflow(const Pass& pass, const GroupDesc& group, const float* outputs, i32 row, i32 lane) {
+// Whether an output has lost digits below the normal range: it is tiny, or zero though its terms are positive. For a
+// warp.
+__device__ __forceinline__ bool hides_underflow(const Pass& pass, const GroupDesc& group, const float* outputs, i32 row,
+                                                i32 lane) {
     const float* panel = pass.values + row_at(group.panel, pass.capacity, row) + group.panel_start;
     const float* weights = pass.theta + group.theta_at;
     for (i32 first = 0; first < group.units; first += WARP) {
@@ -132,8 +140,8 @@ __device__ __forceinline__ bool hides_underflow(const Pass& pass, const GroupDes
 }
 
 // A row that is not comfortable, or whose groups have different scales. For a warp.
-__device__ __forceinline__ void finish_row(const Pass& pass, const SumDesc& sum, const GroupDesc* groups, const u32* extremes, i32 row,
-                                           i32 lane) {
+__device__ __forceinline__ void finish_row(const Pass& pass, const SumDesc& sum, const GroupDesc* groups,
+                                           const u32* extremes, i32 row, i32 lane) {
     // All groups of a row share one exponent: that of the largest output.
     i64 exponent = ZERO;
     for (i32 g = 0; g < sum.num_groups; g++) {
@@ -162,12 +170,14 @@ __device__ __forceinline__ void finish_row(const Pass& pass, const SumDesc& sum,
     }
     if (lane == 0) {
         pass.scales[scale_at(sum.value, pass.capacity, row)] = merged;
-        if (degenerate) atomicOr(pass.degenerate + row, 1u);  // other sums may mark the same row: an integer, whoever comes first
+        if (degenerate)
+            atomicOr(pass.degenerate + row, 1u);  // other sums may mark the same row: an integer, whoever comes first
     }
 }
 
 extern "C" __global__ void __launch_bounds__(128, 8)
-sum_finish(Pass pass, const SumDesc* __restrict__ sums, const GroupDesc* __restrict__ groups, const u32* __restrict__ extremes) {
+    sum_finish(Pass pass, const SumDesc* __restrict__ sums, const GroupDesc* __restrict__ groups,
+               const u32* __restrict__ extremes) {
     i32 lane = threadIdx.x % WARP, first_row = blockIdx.x * 128 + threadIdx.x / WARP * WARP, row = first_row + lane;
     if (first_row >= pass.rows) return;
     const SumDesc sum = sums[blockIdx.y];
