@@ -1,15 +1,16 @@
 // Gradient steps on φ = log θ. src/backend/cpu/update.rs, docs/MATH.md, Gradient.
 //
-//   gradient   F = gain·F − TD[row]·θ                                                       a warp owns a line of a block
-//   adam       m = β1·m + (1−β1)·g, v = β2·v + (1−β2)·g², θ *= exp(rate·m̂/(√v̂ + ε))         a thread owns a number
-//   ascend     θ *= exp(rate·g)                                                             a thread owns a number
+//   gradient   F = gain·F − TD[row]·θ                                                   a warp owns a line of a block
+//   adam       m = β1·m + (1−β1)·g, v = β2·v + (1−β2)·g², θ *= exp(rate·m̂/(√v̂ + ε))   a thread owns a number
+//   ascend     θ *= exp(rate·g)                                                         a thread owns a number
 //
 // θ is left unnormalised. No exponent leaves ±20. Padding is zero and stays so.
 #include "common.cuh"
 
 // A line is contiguous: a param row of weights, or a category of a table with one number of every param row.
 template <class T>
-__device__ __forceinline__ void gradient(const Pass& pass, const ParamDesc* params, T* flows, double gain, const double* top_down) {
+__device__ __forceinline__ void gradient(const Pass& pass, const ParamDesc* params, T* flows, double gain,
+                                         const double* top_down) {
     const ParamDesc d = params[blockIdx.y];
     i32 lane = threadIdx.x % WARP;
     const bool is_weights = d.kind == WEIGHTS;
@@ -25,12 +26,14 @@ __device__ __forceinline__ void gradient(const Pass& pass, const ParamDesc* para
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-gradient_f32(Pass pass, const ParamDesc* __restrict__ params, float* flows, double gain, const double* __restrict__ top_down) {
+    gradient_f32(Pass pass, const ParamDesc* __restrict__ params, float* flows, double gain,
+                 const double* __restrict__ top_down) {
     gradient(pass, params, flows, gain, top_down);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-gradient_f64(Pass pass, const ParamDesc* __restrict__ params, double* flows, double gain, const double* __restrict__ top_down) {
+    gradient_f64(Pass pass, const ParamDesc* __restrict__ params, double* flows, double gain,
+                 const double* __restrict__ top_down) {
     gradient(pass, params, flows, gain, top_down);
 }
 
@@ -40,8 +43,8 @@ __device__ __forceinline__ float bounded(float move) {
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-adam(float* theta, const float* __restrict__ gradients, float* first, float* second, i64 n, float rate, float beta1, float beta2, float correct1,
-     float correct2, float epsilon) {
+    adam(float* theta, const float* __restrict__ gradients, float* first, float* second, i64 n, float rate, float beta1,
+         float beta2, float correct1, float correct2, float epsilon) {
     for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256) {
         float g = gradients[i];
         float m = beta1 * first[i] + (1.0f - beta1) * g;
@@ -53,6 +56,7 @@ adam(float* theta, const float* __restrict__ gradients, float* first, float* sec
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-ascend(float* theta, const float* __restrict__ gradients, i64 n, float rate) {
-    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256) theta[i] *= expf(bounded(rate * gradients[i]));
+    ascend(float* theta, const float* __restrict__ gradients, i64 n, float rate) {
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256)
+        theta[i] *= expf(bounded(rate * gradients[i]));
 }

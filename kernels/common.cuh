@@ -134,7 +134,8 @@ static_assert(sizeof(ProductDesc) == 32 && sizeof(FactorDesc) == 48, "as in READ
 static_assert(sizeof(PullDesc) == 32 && sizeof(PullSource) == 40, "as in README.md");
 static_assert(sizeof(PanelDesc) == 32 && sizeof(SliceDesc) == 24, "as in README.md");
 static_assert(sizeof(GroupDesc) == 96 && sizeof(TargetDesc) == 32 && sizeof(SumDesc) == 32, "as in README.md");
-static_assert(sizeof(Piece) == 16 && sizeof(Pass) == 64 && sizeof(Update) == 64 && sizeof(LogPass) == 96, "as in README.md");
+static_assert(sizeof(Piece) == 16 && sizeof(Pass) == 64 && sizeof(Update) == 64 && sizeof(LogPass) == 96,
+              "as in README.md");
 
 // Where a row of a buffer starts in a slab for `capacity` rows.
 __device__ __forceinline__ i64 row_at(const Buffer& buffer, i32 capacity, i32 row) {
@@ -157,9 +158,10 @@ enum : i32 { WARP = 32 };
 #define LOG2_E 1.44269504088896340736
 #define INF (__longlong_as_double(0x7ff0000000000000ll))
 
-// `LANES(k, count) …`: a lane owns every 32nd of `count` elements. All lanes go around equally often: were the condition the loop's, unrolling would peel
-// rounds off some lanes only, and what a warp reads would no longer lie side by side.
-#define LANES(k, count) \
+// `LANES(k, count) …`: a lane owns every 32nd of `count` elements. All lanes go around equally often: were the
+// condition the loop's, unrolling would peel rounds off some lanes only, and what a warp reads would no longer lie side
+// by side.
+#define LANES(k, count)                                                                  \
     for (i32 k##_round = 0, k = lane; k##_round < (count); k##_round += WARP, k += WARP) \
         if (k < (count))
 
@@ -276,10 +278,10 @@ __device__ __forceinline__ void fill_row(float* row, i32 units, float value, i32
     LANES(k, units) row[k] = value;
 }
 
-// Brings a row, of which a lane owns every 32nd entry, to a given exponent not below its own; `max` is its largest entry.
-// `smallest` becomes the smallest positive entry afterwards, if there is one.
-__device__ __forceinline__ Scale align_row(float* row, i32 units, u32 max_bits, Scale scale, i64 exponent, u32& smallest,
-                                           i32 lane) {
+// Brings a row, of which a lane owns every 32nd entry, to a given exponent not below its own; `max` is its largest
+// entry. `smallest` becomes the smallest positive entry afterwards, if there is one.
+__device__ __forceinline__ Scale align_row(float* row, i32 units, u32 max_bits, Scale scale, i64 exponent,
+                                           u32& smallest, i32 lane) {
     smallest = 0xffffffffu;
     if (max_bits >= INFINITE) {
         fill_row(row, units, 0.0f, lane);
@@ -319,7 +321,8 @@ __device__ __forceinline__ Scale settle_row(float* row, i32 units, Extremes seen
 
 // Momentum.
 
-// What momentum keeps of a flow: 1 changes nothing, 0 clears even what is not a number, and what has become negligible goes.
+// What momentum keeps of a flow: 1 changes nothing, 0 clears even what is not a number, and what has become negligible
+// goes.
 __device__ __forceinline__ float kept(float keep, float flow) {
     if (keep == 1.0f) return flow;
     if (keep == 0.0f) return 0.0f;

@@ -1,18 +1,18 @@
 // Inputs: values of units that need a buffer, and the flows that inputs give to their parameters.
 //
-//   input_forward   value[r,u] = θ[x_r][u] (table), f_u(x_r) (density), 1 (missing)      a warp owns a row
-//   rows_sum        out[u] = Σ over items of flow[item][u]                               a thread owns a unit of a piece
-//   table_flows     F[x][u] = kept(F[x][u]) + Σ over occurrences of x of flow[r][u] + θ[x][u]·Σ over missing of flow[r][u]
-//                   F `[categories × units]`, unit fastest                               a thread owns a unit in 32 categories
-//   density_flows   (Σf·x, Σf·x², Σf)[u] over rows and uses, split over rows            a thread owns a unit of a split
+//   input_forward   value[r,u] = θ[x_r][u] (table), f_u(x_r) (density), 1 (missing)   a warp owns a row
+//   rows_sum        out[u] = Σ over items of flow[item][u]                            a thread owns a unit of a piece
+//   table_flows     F[x][u] = kept(F[x][u]) + Σ over rows with x of flow[r][u] + θ[x][u]·Σ over missing of flow[r][u]
+//                   F `[categories × units]`, unit fastest                            a thread owns a unit in 32 categories
+//   density_flows   (Σf·x, Σf·x², Σf)[u] over rows and uses, split over rows          a thread owns a unit of a split
 //   density_apply   F = keep·F + the splits, in their order
 #include "distribution.cuh"
 
 // 2^30: densities beyond 2^±FAR are not kept in linear space.
 #define FAR 1073741824.0
 
-// A row from logarithms, which are computed twice: once for the largest, once for the values. One loop over the passes keeps one
-// copy of the logarithms' long code.
+// A row from logarithms, which are computed twice: once for the largest, once for the values. One loop over the passes
+// keeps one copy of the logarithms' long code.
 __device__ __forceinline__ Scale density_row(const Pass& pass, const ParamDesc& d, float* out, u32 cell, i32 lane) {
     const float* theta = pass.theta + d.theta_at;
     double top = -INF, exponent = 0.0;
@@ -45,7 +45,7 @@ __device__ __forceinline__ Scale density_row(const Pass& pass, const ParamDesc& 
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-input_forward(Pass pass, const InputDesc* __restrict__ inputs, const ParamDesc* __restrict__ params) {
+    input_forward(Pass pass, const InputDesc* __restrict__ inputs, const ParamDesc* __restrict__ params) {
     i32 lane = threadIdx.x % WARP, row = blockIdx.x * 8 + threadIdx.x / WARP;
     if (row >= pass.rows) return;
     const InputDesc input = inputs[blockIdx.y];
@@ -76,7 +76,7 @@ __device__ __forceinline__ const float* item_row(const Pass& pass, u32 item) {
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-rows_sum(Pass pass, const Piece* __restrict__ pieces, const u32* __restrict__ items) {
+    rows_sum(Pass pass, const Piece* __restrict__ pieces, const u32* __restrict__ items) {
     const Piece piece = pieces[blockIdx.x];
     u32 unit = blockIdx.y * 128 + threadIdx.x;
     if (unit >= piece.units) return;
@@ -90,8 +90,8 @@ rows_sum(Pass pass, const Piece* __restrict__ pieces, const u32* __restrict__ it
 enum : i32 { CAT_TILE = 32 };
 
 template <class T>
-__device__ __forceinline__ void table_flows(const Pass& pass, const ParamDesc* tables, const u32* starts, const u32* items,
-                                            const u32* missing, T* flows, float keep, double* sums) {
+__device__ __forceinline__ void table_flows(const Pass& pass, const ParamDesc* tables, const u32* starts,
+                                            const u32* items, const u32* missing, T* flows, float keep, double* sums) {
     const ParamDesc d = tables[blockIdx.z];
     i32 unit = blockIdx.y * 128 + threadIdx.x;
     i32 first = blockIdx.x * CAT_TILE, end = min(first + CAT_TILE, d.slots);
@@ -132,20 +132,22 @@ __device__ __forceinline__ void table_flows(const Pass& pass, const ParamDesc* t
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-table_flows_f32(Pass pass, const ParamDesc* __restrict__ tables, const u32* __restrict__ starts, const u32* __restrict__ items,
-                const u32* __restrict__ missing, float* flows, float keep, double* sums) {
+    table_flows_f32(Pass pass, const ParamDesc* __restrict__ tables, const u32* __restrict__ starts,
+                    const u32* __restrict__ items, const u32* __restrict__ missing, float* flows, float keep,
+                    double* sums) {
     table_flows<float>(pass, tables, starts, items, missing, flows, keep, sums);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-table_flows_f64(Pass pass, const ParamDesc* __restrict__ tables, const u32* __restrict__ starts, const u32* __restrict__ items,
-                const u32* __restrict__ missing, double* flows, float keep, double* sums) {
+    table_flows_f64(Pass pass, const ParamDesc* __restrict__ tables, const u32* __restrict__ starts,
+                    const u32* __restrict__ items, const u32* __restrict__ missing, double* flows, float keep,
+                    double* sums) {
     table_flows<double>(pass, tables, starts, items, missing, flows, keep, sums);
 }
 
 extern "C" __global__ void __launch_bounds__(64)
-density_flows(Pass pass, const ParamDesc* __restrict__ densities, const UseDesc* __restrict__ uses, double* partials,
-              i32 rows_per_split) {
+    density_flows(Pass pass, const ParamDesc* __restrict__ densities, const UseDesc* __restrict__ uses,
+                  double* partials, i32 rows_per_split) {
     const ParamDesc d = densities[blockIdx.z];
     i32 unit = blockIdx.x * 64 + threadIdx.x, split = blockIdx.y;
     i32 splits_per_use = tiles(pass.data_rows, rows_per_split);
@@ -172,15 +174,16 @@ density_flows(Pass pass, const ParamDesc* __restrict__ densities, const UseDesc*
 }
 
 template <class T>
-__device__ __forceinline__ void density_apply(const Pass& pass, const ParamDesc* densities, const double* partials, T* flows,
-                                              float keep, i32 rows_per_split) {
+__device__ __forceinline__ void density_apply(const Pass& pass, const ParamDesc* densities, const double* partials,
+                                              T* flows, float keep, i32 rows_per_split) {
     const ParamDesc d = densities[blockIdx.y];
     i32 unit = blockIdx.x * 64 + threadIdx.x;
     if (unit >= d.units) return;
     i32 splits = d.num_uses * tiles(pass.data_rows, rows_per_split);
     for (i32 stat = 0; stat < 3; stat++) {
         double sum = 0.0;
-        for (i32 split = 0; split < splits; split++) sum += partials[d.partial_at + ((i64)split * 3 + stat) * d.ld + unit];
+        for (i32 split = 0; split < splits; split++)
+            sum += partials[d.partial_at + ((i64)split * 3 + stat) * d.ld + unit];
         T* flow = flows + d.stat_at + (i64)stat * d.ld + unit;
         // Statistics may be negative: nothing is dropped, but a keep of 0 clears.
         double before = sizeof(T) == 8 ? (double)*flow : keep == 0.0f ? 0.0 : (double)(keep * (float)*flow);
@@ -189,13 +192,13 @@ __device__ __forceinline__ void density_apply(const Pass& pass, const ParamDesc*
 }
 
 extern "C" __global__ void __launch_bounds__(64)
-density_apply_f32(Pass pass, const ParamDesc* __restrict__ densities, const double* __restrict__ partials, float* flows,
-                  float keep, i32 rows_per_split) {
+    density_apply_f32(Pass pass, const ParamDesc* __restrict__ densities, const double* __restrict__ partials,
+                      float* flows, float keep, i32 rows_per_split) {
     density_apply<float>(pass, densities, partials, flows, keep, rows_per_split);
 }
 
 extern "C" __global__ void __launch_bounds__(64)
-density_apply_f64(Pass pass, const ParamDesc* __restrict__ densities, const double* __restrict__ partials, double* flows,
-                  float keep, i32 rows_per_split) {
+    density_apply_f64(Pass pass, const ParamDesc* __restrict__ densities, const double* __restrict__ partials,
+                      double* flows, float keep, i32 rows_per_split) {
     density_apply<double>(pass, densities, partials, flows, keep, rows_per_split);
 }

@@ -1,15 +1,23 @@
-// The slow, sure way: rows that scaled linear space cannot hold, in log space and double precision. `renormalize.cu` uses it for the
-// partition functions of all units.
+// The slow, sure way: rows that scaled linear space cannot hold, in log space and double precision. `renormalize.cu`
+// uses it for the partition functions of all units.
 //
 //   values `[rows × units]` are log p; flows are linear. In the order of the plan:
-//   log_input             log θ[x][u], log f_u(x), 0 (missing); or log mass[u] of every input      a thread owns a unit of a row
-//   log_product           Σ over factors                                                          a thread owns a unit of a row
-//   log_panel             slices side by side                                                     a thread owns a column of a row
-//   log_sum               log Σ_c w·exp(v_c), around the largest term                             a warp owns a unit of a row
-//   log_gain              gain[u] = F[u]/Σ_c w·exp(v_c − v_u): shares are made to add up to one     a warp owns a unit of a row
-//   log_sum_backward      flow[c] (+)= Σ_u gain[u]·w·exp(v_c − v_u)                               a thread owns a column of a row
-//   log_product_backward  flow[u] (+)= Σ over product parents                                     a thread owns a unit of a row
-//   log_weight_flows, log_table_flows, log_density_flows   F += Σ over uses and rows              a thread owns a weight; a unit
+//   log_input             log θ[x][u], log f_u(x), 0 (missing); or log mass[u] of every input
+//                         a thread owns a unit of a row
+//   log_product           Σ over factors
+//                         a thread owns a unit of a row
+//   log_panel             slices side by side
+//                         a thread owns a column of a row
+//   log_sum               log Σ_c w·exp(v_c), around the largest term
+//                         a warp owns a unit of a row
+//   log_gain              gain[u] = F[u]/Σ_c w·exp(v_c − v_u): shares are made to add up to one
+//                         a warp owns a unit of a row
+//   log_sum_backward      flow[c] (+)= Σ_u gain[u]·w·exp(v_c − v_u)
+//                         a thread owns a column of a row
+//   log_product_backward  flow[u] (+)= Σ over product parents
+//                         a thread owns a unit of a row
+//   log_weight_flows, log_table_flows, log_density_flows   F += Σ over uses and rows
+//                                                          a thread owns a weight; a unit
 #include "log_space.cuh"
 
 __device__ __forceinline__ u32 batch_cell(const LogPass& pass, i32 column, i32 row) {
@@ -27,7 +35,7 @@ __device__ __forceinline__ double log_of_input(const LogPass& pass, const ParamD
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-log_input(LogPass pass, const InputDesc* __restrict__ inputs, const ParamDesc* __restrict__ params) {
+    log_input(LogPass pass, const InputDesc* __restrict__ inputs, const ParamDesc* __restrict__ params) {
     const InputDesc input = inputs[blockIdx.z];
     const ParamDesc d = params[input.param];
     i32 unit = blockIdx.x * 128 + threadIdx.x, row = blockIdx.y;
@@ -36,8 +44,8 @@ log_input(LogPass pass, const InputDesc* __restrict__ inputs, const ParamDesc* _
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-log_product(LogPass pass, const ProductDesc* __restrict__ products, const FactorDesc* __restrict__ factors,
-            const ParamDesc* __restrict__ params, const u32* __restrict__ maps) {
+    log_product(LogPass pass, const ProductDesc* __restrict__ products, const FactorDesc* __restrict__ factors,
+                const ParamDesc* __restrict__ params, const u32* __restrict__ maps) {
     const ProductDesc product = products[blockIdx.z];
     i32 unit = blockIdx.x * 128 + threadIdx.x, row = blockIdx.y;
     if (unit >= product.units) return;
@@ -52,7 +60,7 @@ log_product(LogPass pass, const ProductDesc* __restrict__ products, const Factor
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-log_panel(LogPass pass, const PanelDesc* __restrict__ panels, const SliceDesc* __restrict__ slices) {
+    log_panel(LogPass pass, const PanelDesc* __restrict__ panels, const SliceDesc* __restrict__ slices) {
     const PanelDesc panel = panels[blockIdx.z];
     i32 col = blockIdx.x * 128 + threadIdx.x, row = blockIdx.y;
     if (col >= panel.units) return;
@@ -68,14 +76,14 @@ log_panel(LogPass pass, const PanelDesc* __restrict__ panels, const SliceDesc* _
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4)
-log_sum(LogPass pass, const GroupDesc* __restrict__ groups) {
+extern "C" __global__ void __launch_bounds__(256, 4) log_sum(LogPass pass, const GroupDesc* __restrict__ groups) {
     const GroupDesc group = groups[blockIdx.z];
     i32 lane = threadIdx.x % WARP, unit = blockIdx.x * 8 + threadIdx.x / WARP, row = blockIdx.y;
     if (unit >= group.units) return;
     const double* panel = pass.values + row_at(group.panel, pass.capacity, row) + group.panel_start;
     const float* weights = pass.theta + group.theta_at + (i64)unit * group.theta_ld;
-    // Around the largest child that has a weight; the weights themselves are no smaller than 1e-45 and keep the sum in range.
+    // Around the largest child that has a weight; the weights themselves are no smaller than 1e-45 and keep the sum in
+    // range.
     double top = -INF;
     LANES(c, group.cols) {
         if (weights[c] > 0.0f) top = fmax(top, panel[c]);
@@ -86,11 +94,12 @@ log_sum(LogPass pass, const GroupDesc* __restrict__ groups) {
         LANES(c, group.cols) sum += share(weights[c], panel[c], top);
         sum = warp_sum(sum);
     }
-    if (lane == 0) pass.values[row_at(group.value, pass.capacity, row) + group.start + unit] = top > -INF ? top + log(sum) : -INF;
+    if (lane == 0)
+        pass.values[row_at(group.value, pass.capacity, row) + group.start + unit] = top > -INF ? top + log(sum) : -INF;
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-log_root(LogPass pass, Buffer value, Buffer flow, double* log_likelihoods) {
+    log_root(LogPass pass, Buffer value, Buffer flow, double* log_likelihoods) {
     i32 row = blockIdx.x * 128 + threadIdx.x;
     if (row >= pass.rows) return;
     double log_likelihood = pass.values[row_at(value, pass.capacity, row)];
@@ -98,8 +107,7 @@ log_root(LogPass pass, Buffer value, Buffer flow, double* log_likelihoods) {
     if (flow.at >= 0) pass.flows[row_at(flow, pass.capacity, row)] = log_likelihood > -INF ? pass.root_flow[row] : 0.0;
 }
 
-extern "C" __global__ void __launch_bounds__(256, 4)
-log_gain(LogPass pass, const GroupDesc* __restrict__ groups) {
+extern "C" __global__ void __launch_bounds__(256, 4) log_gain(LogPass pass, const GroupDesc* __restrict__ groups) {
     const GroupDesc group = groups[blockIdx.z];
     i32 lane = threadIdx.x % WARP, unit = blockIdx.x * 8 + threadIdx.x / WARP, row = blockIdx.y;
     if (unit >= group.units) return;
@@ -116,7 +124,7 @@ log_gain(LogPass pass, const GroupDesc* __restrict__ groups) {
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-log_sum_backward(LogPass pass, const GroupDesc* __restrict__ groups, const TargetDesc* __restrict__ targets) {
+    log_sum_backward(LogPass pass, const GroupDesc* __restrict__ groups, const TargetDesc* __restrict__ targets) {
     const GroupDesc group = groups[blockIdx.z];
     i32 col = blockIdx.x * 128 + threadIdx.x, row = blockIdx.y;
     if (col >= group.cols) return;
@@ -137,7 +145,8 @@ log_sum_backward(LogPass pass, const GroupDesc* __restrict__ groups, const Targe
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-log_product_backward(LogPass pass, const PullDesc* __restrict__ pulls, const PullSource* __restrict__ sources, const u32* __restrict__ maps) {
+    log_product_backward(LogPass pass, const PullDesc* __restrict__ pulls, const PullSource* __restrict__ sources,
+                         const u32* __restrict__ maps) {
     const PullDesc pull = pulls[blockIdx.z];
     i32 unit = blockIdx.x * 128 + threadIdx.x, row = blockIdx.y;
     if (unit >= pull.units) return;
@@ -161,7 +170,8 @@ log_product_backward(LogPass pass, const PullDesc* __restrict__ pulls, const Pul
 // Flows of parameters.
 
 template <class T>
-__device__ __forceinline__ void log_weight_flows(const LogPass& pass, const ParamDesc* weights, const UseDesc* uses, T* flows) {
+__device__ __forceinline__ void log_weight_flows(const LogPass& pass, const ParamDesc* weights, const UseDesc* uses,
+                                                 T* flows) {
     const ParamDesc d = weights[blockIdx.z];
     i32 col = blockIdx.x * 128 + threadIdx.x, unit = blockIdx.y;
     if (col >= d.slots || unit >= d.units) return;
@@ -171,17 +181,20 @@ __device__ __forceinline__ void log_weight_flows(const LogPass& pass, const Para
 }
 
 extern "C" __global__ void __launch_bounds__(128, 8)
-log_weight_flows_f32(LogPass pass, const ParamDesc* __restrict__ weights, const UseDesc* __restrict__ uses, float* flows) {
+    log_weight_flows_f32(LogPass pass, const ParamDesc* __restrict__ weights, const UseDesc* __restrict__ uses,
+                         float* flows) {
     log_weight_flows(pass, weights, uses, flows);
 }
 
 extern "C" __global__ void __launch_bounds__(128, 8)
-log_weight_flows_f64(LogPass pass, const ParamDesc* __restrict__ weights, const UseDesc* __restrict__ uses, double* flows) {
+    log_weight_flows_f64(LogPass pass, const ParamDesc* __restrict__ weights, const UseDesc* __restrict__ uses,
+                         double* flows) {
     log_weight_flows(pass, weights, uses, flows);
 }
 
 template <class T>
-__device__ __forceinline__ void log_table_flows(const LogPass& pass, const ParamDesc* tables, const UseDesc* uses, T* flows) {
+__device__ __forceinline__ void log_table_flows(const LogPass& pass, const ParamDesc* tables, const UseDesc* uses,
+                                                T* flows) {
     const ParamDesc d = tables[blockIdx.y];
     i32 unit = blockIdx.x * 128 + threadIdx.x;
     if (unit >= d.units) return;
@@ -210,17 +223,20 @@ __device__ __forceinline__ void log_table_flows(const LogPass& pass, const Param
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-log_table_flows_f32(LogPass pass, const ParamDesc* __restrict__ tables, const UseDesc* __restrict__ uses, float* flows) {
+    log_table_flows_f32(LogPass pass, const ParamDesc* __restrict__ tables, const UseDesc* __restrict__ uses,
+                        float* flows) {
     log_table_flows(pass, tables, uses, flows);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-log_table_flows_f64(LogPass pass, const ParamDesc* __restrict__ tables, const UseDesc* __restrict__ uses, double* flows) {
+    log_table_flows_f64(LogPass pass, const ParamDesc* __restrict__ tables, const UseDesc* __restrict__ uses,
+                        double* flows) {
     log_table_flows(pass, tables, uses, flows);
 }
 
 template <class T>
-__device__ __forceinline__ void log_density_flows(const LogPass& pass, const ParamDesc* densities, const UseDesc* uses, T* flows) {
+__device__ __forceinline__ void log_density_flows(const LogPass& pass, const ParamDesc* densities, const UseDesc* uses,
+                                                  T* flows) {
     const ParamDesc d = densities[blockIdx.y];
     i32 unit = blockIdx.x * 128 + threadIdx.x;
     if (unit >= d.units) return;
@@ -246,11 +262,13 @@ __device__ __forceinline__ void log_density_flows(const LogPass& pass, const Par
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-log_density_flows_f32(LogPass pass, const ParamDesc* __restrict__ densities, const UseDesc* __restrict__ uses, float* flows) {
+    log_density_flows_f32(LogPass pass, const ParamDesc* __restrict__ densities, const UseDesc* __restrict__ uses,
+                          float* flows) {
     log_density_flows(pass, densities, uses, flows);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-log_density_flows_f64(LogPass pass, const ParamDesc* __restrict__ densities, const UseDesc* __restrict__ uses, double* flows) {
+    log_density_flows_f64(LogPass pass, const ParamDesc* __restrict__ densities, const UseDesc* __restrict__ uses,
+                          double* flows) {
     log_density_flows(pass, densities, uses, flows);
 }

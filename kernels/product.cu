@@ -3,14 +3,14 @@
 //   product_forward    value[r,k] = Π over factors of source[r, map[k]], rescaled                 a warp owns a row
 //   product_backward   flow[r,u] (+)= Σ over product parents of their flow[r,k] with map[k] = u   a warp owns a row
 //
-// Sources are value buffers `[rows × units]` or table rows θ[x_r] `[units]`. A factor with a map is copied to shared memory first, so that
-// global memory is read in order; `skew` spreads what a transpose reads over the banks.
+// Sources are value buffers `[rows × units]` or table rows θ[x_r] `[units]`. A factor with a map is copied to shared
+// memory first, so that global memory is read in order; `skew` spreads what a transpose reads over the banks.
 #include "common.cuh"
 
 extern __shared__ float staged_rows[];
 
-// Where unit i of a staged row lies: blocks of 32 stay where they are, their words change places. So copying a row meets no bank twice, and `skew` (README.md)
-// sees to it that reading a transposed one does not either.
+// Where unit i of a staged row lies: blocks of 32 stay where they are, their words change places. So copying a row
+// meets no bank twice, and `skew` (README.md) sees to it that reading a transposed one does not either.
 __device__ __forceinline__ i32 skewed(i32 i, i32 skew) {
     return i ^ ((i >> (5 + (skew & 0xff)) << (skew >> 8)) & 31);
 }
@@ -28,8 +28,8 @@ __device__ __forceinline__ void stage_row(float* stage, const float* row, i32 un
 }
 
 extern "C" __global__ void __launch_bounds__(256, 3)
-product_forward(Pass pass, const ProductDesc* __restrict__ products, const FactorDesc* __restrict__ factors,
-                const ParamDesc* __restrict__ params, const u32* __restrict__ maps, i32 stage_len) {
+    product_forward(Pass pass, const ProductDesc* __restrict__ products, const FactorDesc* __restrict__ factors,
+                    const ParamDesc* __restrict__ params, const u32* __restrict__ maps, i32 stage_len) {
     i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     i32 row = blockIdx.x * (blockDim.x / WARP) + warp;
     if (row >= pass.rows) return;
@@ -72,7 +72,8 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
             float result = before * value;
             out[k] = result;
             seen.see(result);
-            lost |= __float_as_uint(result) < SMALLEST_NORMAL && before > 0.0f && value > 0.0f && (first != nullptr || written);
+            lost |= __float_as_uint(result) < SMALLEST_NORMAL && before > 0.0f && value > 0.0f &&
+                    (first != nullptr || written);
         }
         seen = seen.of_warp();
         if (__any_sync(ALL, lost)) scale.loss = max(scale.loss, underflow_loss(scale.exponent));
@@ -92,8 +93,8 @@ product_forward(Pass pass, const ProductDesc* __restrict__ products, const Facto
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-product_backward(Pass pass, const PullDesc* __restrict__ pulls, const PullSource* __restrict__ sources,
-                 const u32* __restrict__ maps, i32 stage_len) {
+    product_backward(Pass pass, const PullDesc* __restrict__ pulls, const PullSource* __restrict__ sources,
+                     const u32* __restrict__ maps, i32 stage_len) {
     i32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     i32 row = blockIdx.x * (blockDim.x / WARP) + warp;
     if (row >= pass.rows) return;

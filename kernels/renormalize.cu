@@ -1,13 +1,16 @@
-// Global renormalisation: docs/MATH.md, src/backend/cpu/renormalize.rs. After `log_*` kernels have taken the row with everything missing up and down,
-// with input masses for values:
+// Global renormalisation: docs/MATH.md, src/backend/cpu/renormalize.rs. After `log_*` kernels have taken the row with
+// everything missing up and down, with input masses for values:
 //
-//   renormalize_weights   θ[u,·] ∝ Σ over uses of F∅(u)·θ[u,c]·Z(c)/Z(u); by their own sum where nothing flows      a warp owns a param row
-//   renormalize_tables    θ[x][u] /= mass[u]                                                                      a thread owns a unit in 32 categories
+//   renormalize_weights   θ[u,·] ∝ Σ over uses of F∅(u)·θ[u,c]·Z(c)/Z(u); by their own sum where nothing flows
+//                         a warp owns a param row
+//   renormalize_tables    θ[x][u] /= mass[u]
+//                         a thread owns a unit in 32 categories
 //   fill_f64              x[i] = value
 #include "log_space.cuh"
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-renormalize_weights(LogPass pass, const ParamDesc* __restrict__ weights, const UseDesc* __restrict__ uses, float* theta) {
+    renormalize_weights(LogPass pass, const ParamDesc* __restrict__ weights, const UseDesc* __restrict__ uses,
+                        float* theta) {
     i32 lane = threadIdx.x % WARP, unit = blockIdx.x * 8 + threadIdx.x / WARP;
     const ParamDesc d = weights[blockIdx.y];
     if (unit >= d.units) return;
@@ -28,7 +31,7 @@ renormalize_weights(LogPass pass, const ParamDesc* __restrict__ weights, const U
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-renormalize_tables(const ParamDesc* __restrict__ tables, const double* __restrict__ masses, float* theta) {
+    renormalize_tables(const ParamDesc* __restrict__ tables, const double* __restrict__ masses, float* theta) {
     const ParamDesc d = tables[blockIdx.z];
     i32 unit = blockIdx.y * 128 + threadIdx.x;
     i32 first = blockIdx.x * 32, end = min(first + 32, d.slots);

@@ -1,11 +1,12 @@
 // What a pass found at the root.
 //
-//   root_finish    log p[r] = ln v + e·ln 2; which rows are degenerate; the root's flow      a thread owns a row
-//   batch_report   weighted sums over the rows, one block, fixed order                      a thread owns every 256th row
+//   root_finish    log p[r] = ln v + e·ln 2; which rows are degenerate; the root's flow   a thread owns a row
+//   batch_report   weighted sums over the rows, one block, fixed order                    a thread owns every 256th row
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(256)
-root_finish(Pass pass, Buffer value, Buffer flow, const float* __restrict__ weights, double gain, double* log_likelihoods) {
+    root_finish(Pass pass, Buffer value, Buffer flow, const float* __restrict__ weights, double gain,
+                double* log_likelihoods) {
     i32 row = blockIdx.x * 256 + threadIdx.x;
     if (row >= pass.rows) return;
     float root = pass.values[row_at(value, pass.capacity, row)];
@@ -22,7 +23,8 @@ root_finish(Pass pass, Buffer value, Buffer flow, const float* __restrict__ weig
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-batch_report(Pass pass, const float* __restrict__ weights, const double* __restrict__ log_likelihoods, double* report) {
+    batch_report(Pass pass, const float* __restrict__ weights, const double* __restrict__ log_likelihoods,
+                 double* report) {
     __shared__ double sums[4][256];
     i32 thread = threadIdx.x;
     double sum[4] = {0.0, 0.0, 0.0, 0.0};

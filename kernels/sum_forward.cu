@@ -1,22 +1,27 @@
 // Values of sums.
 //
-//   panel_gather   panel[r,·] = slices of children side by side, at the largest of their exponents           a warp owns a row
-//   sum_forward    value[r,u] = Σ_c W[u,c]·panel[r,c], at the panel's exponent                                a block owns 64 rows × 64 units
-//   sum_finish     one exponent and loss a row; values rescaled where they are not comfortable               a warp owns 32 rows
+//   panel_gather   panel[r,·] = slices of children side by side, at the largest of their exponents
+//                  a warp owns a row
+//   sum_forward    value[r,u] = Σ_c W[u,c]·panel[r,c], at the panel's exponent
+//                  a block owns 64 (tall: 128) rows × 64 units
+//   sum_finish     one exponent and loss a row; values rescaled where they are not comfortable
+//                  a warp owns 32 rows
 //
-// value `[rows × units]`, panel `[rows × cols]`, W `[units × cols]`, all contiguous in the last index: both operands lie along k.
-// sum_forward leaves the extremes of its 64 units with every row, so that sum_finish reads values again only where something is to be done.
+// value `[rows × units]`, panel `[rows × cols]`, W `[units × cols]`, all contiguous in the last index: both operands
+// lie along k. sum_forward leaves the extremes of its 64 units with every row, so that sum_finish reads values again
+// only where something is to be done.
 #include "gemm.cuh"
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-panel_gather(Pass pass, const PanelDesc* __restrict__ panels, const SliceDesc* __restrict__ slices) {
+    panel_gather(Pass pass, const PanelDesc* __restrict__ panels, const SliceDesc* __restrict__ slices) {
     i32 lane = threadIdx.x % WARP, row = blockIdx.x * 8 + threadIdx.x / WARP;
     if (row >= pass.rows) return;
     const PanelDesc panel = panels[blockIdx.y];
     float* out = pass.values + row_at(panel.panel, pass.capacity, row);
     i64 exponent = ZERO;
     for (i32 s = 0; s < panel.num_slices; s++) {
-        exponent = max(exponent, pass.scales[scale_at(slices[panel.first_slice + s].source, pass.capacity, row)].exponent);
+        exponent =
+            max(exponent, pass.scales[scale_at(slices[panel.first_slice + s].source, pass.capacity, row)].exponent);
     }
     Scale merged = {exponent, NO_LOSS};
     for (i32 s = 0; s < panel.num_slices; s++) {
@@ -30,26 +35,28 @@ panel_gather(Pass pass, const PanelDesc* __restrict__ panels, const SliceDesc* _
             seen.see(value);
         }
         u32 smallest;
-        merged.loss = max(merged.loss, align_row(out, slice.units, warp_max(seen.max), scale, exponent, smallest, lane).loss);
+        merged.loss =
+            max(merged.loss, align_row(out, slice.units, warp_max(seen.max), scale, exponent, smallest, lane).loss);
         out += slice.units;
     }
     if (lane == 0) pass.scales[scale_at(panel.panel, pass.capacity, row)] = merged;
 }
 
-template <class Math>
+template <class Math, i32 M>
 __device__ __forceinline__ void sum_forward(const Pass& pass, const GroupDesc* groups, u32* extremes) {
-    __shared__ __align__(16) Tiles shared;
-    __shared__ Extremes halves[2][TILE];
+    enum : i32 { ROWS = Shape<M>::ROWS, STEPS = Shape<M>::STEPS };
+    __shared__ __align__(16) Tiles<M> shared;
+    __shared__ Extremes halves[2][ROWS];
     const GroupDesc group = groups[blockIdx.z];
-    const i32 first_unit = blockIdx.x * TILE, first_row = blockIdx.y * TILE;
+    const i32 first_unit = blockIdx.x * TILE, first_row = blockIdx.y * ROWS;
     if (first_unit >= group.units) return;
 
     const float* panel = pass.values + row_at(group.panel, pass.capacity, first_row) + group.panel_start;
     const float* weights = pass.theta + group.theta_at + (i64)first_unit * group.theta_ld;
-    const i32 rows = min(pass.rows - first_row, TILE), units = min(group.units - first_unit, TILE);
-    Results results = {};
-    multiply_tile<Math, true, true>(results, shared, tiles(group.cols, TILE_K), [&](i32 chunk, Operand& a, Operand& b) {
-        i32 k = chunk * TILE_K;
+    const i32 rows = min(pass.rows - first_row, (i32)ROWS), units = min(group.units - first_unit, (i32)TILE);
+    Results<M> results;
+    multiply_tile<Math, true, true>(results, shared, tiles(group.cols, STEPS), [&](i32 number, Operand& a, Operand& b) {
+        i32 k = number * STEPS;
         a = {panel + k, group.panel.ld, rows, group.cols - k};
         b = {weights + k, group.theta_ld, units, group.cols - k};
     });
@@ -57,13 +64,13 @@ __device__ __forceinline__ void sum_forward(const Pass& pass, const GroupDesc* g
     float* out = pass.values + row_at(group.value, pass.capacity, first_row) + group.start + first_unit;
     const bool pairs = ((unsigned long long)out & 7) == 0 && group.value.ld % 2 == 0;
 #pragma unroll
-    for (i32 i = 0; i < 4; i++) {
-        const i32 row = result_row(i / 2, i % 2 * 2);
+    for (i32 i = 0; i < 2 * M; i++) {
+        const i32 row = results.row(i / 2, i % 2 * 2);
         Extremes seen = nothing_seen();
 #pragma unroll
         for (i32 n = 0; n < 4; n++) {
-            const i32 col = result_col(n, 0);
-            const float left = results[i / 2][n][i % 2 * 2], right = results[i / 2][n][i % 2 * 2 + 1];
+            const i32 col = results.col(n, 0);
+            const float left = results.of[i / 2][n][i % 2 * 2], right = results.of[i / 2][n][i % 2 * 2 + 1];
             if (col < units) seen.see(left);
             if (col + 1 < units) seen.see(right);
             if (row >= rows) continue;
@@ -90,15 +97,18 @@ __device__ __forceinline__ void sum_forward(const Pass& pass, const GroupDesc* g
     }
 }
 
-#define SUM_FORWARD(name, Math)                                                                       \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                             \
-    name(Pass pass, const GroupDesc* __restrict__ groups, u32* extremes) {                            \
-        sum_forward<Math>(pass, groups, extremes);                                                    \
+#define SUM_FORWARD(name, Math, M)                                             \
+    extern "C" __global__ void __launch_bounds__(THREADS, 3)                   \
+        name(Pass pass, const GroupDesc* __restrict__ groups, u32* extremes) { \
+        sum_forward<Math, M>(pass, groups, extremes);                          \
     }
-SUM_FORWARD(sum_forward_tf32, Tf32)
-SUM_FORWARD(sum_forward_bf16, Bf16)
-SUM_FORWARD(sum_forward_bf16x3, Bf16x3)
-SUM_FORWARD(sum_forward_f32, F32)
+SUM_FORWARD(sum_forward_f32, F32, 2)
+SUM_FORWARD(sum_forward_tf32, Tf32, 2)
+SUM_FORWARD(sum_forward_bf16, Bf16, 2)
+SUM_FORWARD(sum_forward_bf16x3, Bf16x3, 2)
+SUM_FORWARD(sum_forward_tf32_tall, Tf32, 4)
+SUM_FORWARD(sum_forward_bf16_tall, Bf16, 4)
+SUM_FORWARD(sum_forward_bf16x3_tall, Bf16x3, 4)
 
 // The extremes of a group in a row, over its tiles.
 __device__ __forceinline__ Extremes group_extremes(const GroupDesc& group, const u32* extremes, i32 capacity, i32 row) {
@@ -110,8 +120,10 @@ __device__ __forceinline__ Extremes group_extremes(const GroupDesc& group, const
     return seen;
 }
 
-// Whether an output has lost digits below the normal range: it is tiny, or zero though its terms are positive. For a warp.
-__device__ __forceinline__ bool hides_underflow(const Pass& pass, const GroupDesc& group, const float* outputs, i32 row, i32 lane) {
+// Whether an output has lost digits below the normal range: it is tiny, or zero though its terms are positive. For a
+// warp.
+__device__ __forceinline__ bool hides_underflow(const Pass& pass, const GroupDesc& group, const float* outputs, i32 row,
+                                                i32 lane) {
     const float* panel = pass.values + row_at(group.panel, pass.capacity, row) + group.panel_start;
     const float* weights = pass.theta + group.theta_at;
     for (i32 first = 0; first < group.units; first += WARP) {
@@ -128,8 +140,8 @@ __device__ __forceinline__ bool hides_underflow(const Pass& pass, const GroupDes
 }
 
 // A row that is not comfortable, or whose groups have different scales. For a warp.
-__device__ __forceinline__ void finish_row(const Pass& pass, const SumDesc& sum, const GroupDesc* groups, const u32* extremes, i32 row,
-                                           i32 lane) {
+__device__ __forceinline__ void finish_row(const Pass& pass, const SumDesc& sum, const GroupDesc* groups,
+                                           const u32* extremes, i32 row, i32 lane) {
     // All groups of a row share one exponent: that of the largest output.
     i64 exponent = ZERO;
     for (i32 g = 0; g < sum.num_groups; g++) {
@@ -158,12 +170,14 @@ __device__ __forceinline__ void finish_row(const Pass& pass, const SumDesc& sum,
     }
     if (lane == 0) {
         pass.scales[scale_at(sum.value, pass.capacity, row)] = merged;
-        if (degenerate) atomicOr(pass.degenerate + row, 1u);  // other sums may mark the same row: an integer, whoever comes first
+        if (degenerate)
+            atomicOr(pass.degenerate + row, 1u);  // other sums may mark the same row: an integer, whoever comes first
     }
 }
 
 extern "C" __global__ void __launch_bounds__(128, 8)
-sum_finish(Pass pass, const SumDesc* __restrict__ sums, const GroupDesc* __restrict__ groups, const u32* __restrict__ extremes) {
+    sum_finish(Pass pass, const SumDesc* __restrict__ sums, const GroupDesc* __restrict__ groups,
+               const u32* __restrict__ extremes) {
     i32 lane = threadIdx.x % WARP, first_row = blockIdx.x * 128 + threadIdx.x / WARP * WARP, row = first_row + lane;
     if (first_row >= pass.rows) return;
     const SumDesc sum = sums[blockIdx.y];

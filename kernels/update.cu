@@ -1,6 +1,8 @@
-// The M-step and its relatives: what happens to parameters, by param row. src/backend/cpu/{update,weights,tables,statistics}.rs.
+// The M-step and its relatives: what happens to parameters, by param row.
+// src/backend/cpu/{update,weights,tables,statistics}.rs.
 //
-//   θ' = keep·θ + take·F + add, with coefficients of the param row: normalise(retain·θ + gain·F), smoothed. A row without mass keeps its θ.
+//   θ' = keep·θ + take·F + add, with coefficients of the param row: normalise(retain·θ + gain·F), smoothed.
+//   A row without mass keeps its θ.
 //
 //   weights_flows    F = kept(F) + θ·Σ_s partial[s]                              a warp owns a param row `[cols]`
 //   weights_step     the same, then ΣF and Σθ of the row, then θ'                a warp owns a param row
@@ -14,8 +16,6 @@
 #include "distribution.cuh"
 
 enum : i32 { CAT_TILE = 32 };
-
-// Coefficients.
 
 struct Coefficients {
     double keep, take, add;
@@ -63,8 +63,8 @@ __device__ __forceinline__ i32 num_splits(const Pass& pass, const ParamDesc& d, 
 }
 
 template <class T>
-__device__ __forceinline__ void weights_flows(const Pass& pass, const ParamDesc* weights, const float* partials, T* flows, float keep,
-                                              i32 chunks_per_split) {
+__device__ __forceinline__ void weights_flows(const Pass& pass, const ParamDesc* weights, const float* partials,
+                                              T* flows, float keep, i32 chunks_per_split) {
     i32 lane = threadIdx.x % WARP, unit = blockIdx.x * 8 + threadIdx.x / WARP;
     const ParamDesc d = weights[blockIdx.y];
     if (unit >= d.units) return;
@@ -78,21 +78,21 @@ __device__ __forceinline__ void weights_flows(const Pass& pass, const ParamDesc*
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-weights_flows_f32(Pass pass, const ParamDesc* __restrict__ weights, const float* __restrict__ partials, float* flows, float keep,
-                  i32 chunks_per_split) {
+    weights_flows_f32(Pass pass, const ParamDesc* __restrict__ weights, const float* __restrict__ partials,
+                      float* flows, float keep, i32 chunks_per_split) {
     weights_flows<float>(pass, weights, partials, flows, keep, chunks_per_split);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-weights_flows_f64(Pass pass, const ParamDesc* __restrict__ weights, const float* __restrict__ partials, double* flows, float keep,
-                  i32 chunks_per_split) {
+    weights_flows_f64(Pass pass, const ParamDesc* __restrict__ weights, const float* __restrict__ partials,
+                      double* flows, float keep, i32 chunks_per_split) {
     weights_flows<double>(pass, weights, partials, flows, keep, chunks_per_split);
 }
 
 // Moves a param row of weights whose sums over the warp's lanes are given.
 template <class T>
-__device__ __forceinline__ void move_weights(const ParamDesc& d, float* theta, const T* flows, i32 unit, double theta_sum, double flow_sum,
-                                             const Update& update, i32 lane) {
+__device__ __forceinline__ void move_weights(const ParamDesc& d, float* theta, const T* flows, i32 unit,
+                                             double theta_sum, double flow_sum, const Update& update, i32 lane) {
     theta_sum = warp_sum(theta_sum);
     flow_sum = warp_sum(flow_sum);
     i64 row = d.row_at + unit;
@@ -104,8 +104,8 @@ __device__ __forceinline__ void move_weights(const ParamDesc& d, float* theta, c
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-weights_step(Pass pass, const ParamDesc* __restrict__ weights, const float* __restrict__ partials, float* flows, i32 chunks_per_split,
-             Update update) {
+    weights_step(Pass pass, const ParamDesc* __restrict__ weights, const float* __restrict__ partials, float* flows,
+                 i32 chunks_per_split, Update update) {
     i32 lane = threadIdx.x % WARP, unit = blockIdx.x * 8 + threadIdx.x / WARP;
     const ParamDesc d = weights[blockIdx.y];
     if (unit >= d.units) return;
@@ -123,7 +123,8 @@ weights_step(Pass pass, const ParamDesc* __restrict__ weights, const float* __re
 }
 
 template <class T>
-__device__ __forceinline__ void weights_update(const Pass& pass, const ParamDesc* weights, const T* flows, const Update& update) {
+__device__ __forceinline__ void weights_update(const Pass& pass, const ParamDesc* weights, const T* flows,
+                                               const Update& update) {
     i32 lane = threadIdx.x % WARP, unit = blockIdx.x * 8 + threadIdx.x / WARP;
     const ParamDesc d = weights[blockIdx.y];
     if (unit >= d.units) return;
@@ -138,12 +139,14 @@ __device__ __forceinline__ void weights_update(const Pass& pass, const ParamDesc
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-weights_update_f32(Pass pass, const ParamDesc* __restrict__ weights, const float* __restrict__ flows, Update update) {
+    weights_update_f32(Pass pass, const ParamDesc* __restrict__ weights, const float* __restrict__ flows,
+                       Update update) {
     weights_update(pass, weights, flows, update);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-weights_update_f64(Pass pass, const ParamDesc* __restrict__ weights, const double* __restrict__ flows, Update update) {
+    weights_update_f64(Pass pass, const ParamDesc* __restrict__ weights, const double* __restrict__ flows,
+                       Update update) {
     weights_update(pass, weights, flows, update);
 }
 
@@ -160,12 +163,14 @@ __device__ __forceinline__ void weights_masses(const ParamDesc* weights, const T
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-weights_masses_f32(const ParamDesc* __restrict__ weights, const float* __restrict__ flows, double gain, double* rows) {
+    weights_masses_f32(const ParamDesc* __restrict__ weights, const float* __restrict__ flows, double gain,
+                       double* rows) {
     weights_masses(weights, flows, gain, rows);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 4)
-weights_masses_f64(const ParamDesc* __restrict__ weights, const double* __restrict__ flows, double gain, double* rows) {
+    weights_masses_f64(const ParamDesc* __restrict__ weights, const double* __restrict__ flows, double gain,
+                       double* rows) {
     weights_masses(weights, flows, gain, rows);
 }
 
@@ -190,17 +195,18 @@ __device__ __forceinline__ void table_sums(const Pass& pass, const ParamDesc* ta
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-table_sums_f32(Pass pass, const ParamDesc* __restrict__ tables, const float* __restrict__ flows, double* sums) {
+    table_sums_f32(Pass pass, const ParamDesc* __restrict__ tables, const float* __restrict__ flows, double* sums) {
     table_sums(pass, tables, flows, sums);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-table_sums_f64(Pass pass, const ParamDesc* __restrict__ tables, const double* __restrict__ flows, double* sums) {
+    table_sums_f64(Pass pass, const ParamDesc* __restrict__ tables, const double* __restrict__ flows, double* sums) {
     table_sums(pass, tables, flows, sums);
 }
 
 // Adds up what `table_sums` or `table_flows` left, tile by tile.
-__device__ __forceinline__ void add_tiles(const ParamDesc& d, const double* sums, i32 unit, double& theta_sum, double& flow_sum) {
+__device__ __forceinline__ void add_tiles(const ParamDesc& d, const double* sums, i32 unit, double& theta_sum,
+                                          double& flow_sum) {
     theta_sum = flow_sum = 0.0;
     const double* at = sums + d.partial_at + unit;
 #pragma unroll 4
@@ -211,7 +217,8 @@ __device__ __forceinline__ void add_tiles(const ParamDesc& d, const double* sums
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-table_coefficients(const ParamDesc* __restrict__ tables, const double* __restrict__ sums, double* coefs, i64 num_rows, Update update) {
+    table_coefficients(const ParamDesc* __restrict__ tables, const double* __restrict__ sums, double* coefs,
+                       i64 num_rows, Update update) {
     const ParamDesc d = tables[blockIdx.y];
     i32 unit = blockIdx.x * 128 + threadIdx.x;
     if (unit >= d.units) return;
@@ -227,7 +234,7 @@ table_coefficients(const ParamDesc* __restrict__ tables, const double* __restric
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-table_masses(const ParamDesc* __restrict__ tables, const double* __restrict__ sums, double gain, double* rows) {
+    table_masses(const ParamDesc* __restrict__ tables, const double* __restrict__ sums, double gain, double* rows) {
     const ParamDesc d = tables[blockIdx.y];
     i32 unit = blockIdx.x * 128 + threadIdx.x;
     if (unit >= d.units) return;
@@ -237,7 +244,8 @@ table_masses(const ParamDesc* __restrict__ tables, const double* __restrict__ su
 }
 
 template <class T>
-__device__ __forceinline__ void table_move(const Pass& pass, const ParamDesc* tables, const T* flows, const double* coefs, i64 num_rows) {
+__device__ __forceinline__ void table_move(const Pass& pass, const ParamDesc* tables, const T* flows,
+                                           const double* coefs, i64 num_rows) {
     const ParamDesc d = tables[blockIdx.z];
     i32 unit = blockIdx.y * 128 + threadIdx.x;
     i32 first = blockIdx.x * CAT_TILE, end = min(first + CAT_TILE, d.slots);
@@ -253,21 +261,22 @@ __device__ __forceinline__ void table_move(const Pass& pass, const ParamDesc* ta
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-table_move_f32(Pass pass, const ParamDesc* __restrict__ tables, const float* __restrict__ flows, const double* __restrict__ coefs,
-               i64 num_rows) {
+    table_move_f32(Pass pass, const ParamDesc* __restrict__ tables, const float* __restrict__ flows,
+                   const double* __restrict__ coefs, i64 num_rows) {
     table_move(pass, tables, flows, coefs, num_rows);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-table_move_f64(Pass pass, const ParamDesc* __restrict__ tables, const double* __restrict__ flows, const double* __restrict__ coefs,
-               i64 num_rows) {
+    table_move_f64(Pass pass, const ParamDesc* __restrict__ tables, const double* __restrict__ flows,
+                   const double* __restrict__ coefs, i64 num_rows) {
     table_move(pass, tables, flows, coefs, num_rows);
 }
 
 // Densities.
 
 template <class T>
-__device__ __forceinline__ void density_update(const Pass& pass, const ParamDesc* densities, const T* flows, const Update& update) {
+__device__ __forceinline__ void density_update(const Pass& pass, const ParamDesc* densities, const T* flows,
+                                               const Update& update) {
     const ParamDesc d = densities[blockIdx.y];
     i32 unit = blockIdx.x * 64 + threadIdx.x;
     if (unit >= d.units) return;
@@ -291,13 +300,13 @@ __device__ __forceinline__ void density_update(const Pass& pass, const ParamDesc
     theta[d.ld] = (float)(gaussian ? std : std / LOGISTIC_STD);
 }
 
-extern "C" __global__ void __launch_bounds__(64)
-density_update_f32(Pass pass, const ParamDesc* __restrict__ densities, const float* __restrict__ flows, Update update) {
+extern "C" __global__ void __launch_bounds__(64) density_update_f32(Pass pass, const ParamDesc* __restrict__ densities,
+                                                                    const float* __restrict__ flows, Update update) {
     density_update(pass, densities, flows, update);
 }
 
-extern "C" __global__ void __launch_bounds__(64)
-density_update_f64(Pass pass, const ParamDesc* __restrict__ densities, const double* __restrict__ flows, Update update) {
+extern "C" __global__ void __launch_bounds__(64) density_update_f64(Pass pass, const ParamDesc* __restrict__ densities,
+                                                                    const double* __restrict__ flows, Update update) {
     density_update(pass, densities, flows, update);
 }
 
@@ -309,19 +318,21 @@ __device__ __forceinline__ void density_masses(const ParamDesc* densities, const
 }
 
 extern "C" __global__ void __launch_bounds__(64)
-density_masses_f32(const ParamDesc* __restrict__ densities, const float* __restrict__ flows, double gain, double* rows) {
+    density_masses_f32(const ParamDesc* __restrict__ densities, const float* __restrict__ flows, double gain,
+                       double* rows) {
     density_masses(densities, flows, gain, rows);
 }
 
 extern "C" __global__ void __launch_bounds__(64)
-density_masses_f64(const ParamDesc* __restrict__ densities, const double* __restrict__ flows, double gain, double* rows) {
+    density_masses_f64(const ParamDesc* __restrict__ densities, const double* __restrict__ flows, double gain,
+                       double* rows) {
     density_masses(densities, flows, gain, rows);
 }
 
 // Rows and elements.
 
 extern "C" __global__ void __launch_bounds__(128)
-top_down_rows(Pass pass, const ParamDesc* __restrict__ params, const UseDesc* __restrict__ uses, double* rows) {
+    top_down_rows(Pass pass, const ParamDesc* __restrict__ params, const UseDesc* __restrict__ uses, double* rows) {
     const ParamDesc d = params[blockIdx.y];
     i32 unit = blockIdx.x * 128 + threadIdx.x;
     if (unit >= d.units) return;
@@ -351,18 +362,21 @@ extern "C" __global__ void __launch_bounds__(256) scale_f64(double* x, double fa
 // As the CPU does: the term in double precision, the sum in the target's.
 template <class S, class T>
 __device__ __forceinline__ void add_scaled(const S* from, double gain, T* into, i64 n) {
-    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256) into[i] += (T)(gain * (double)from[i]);
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256)
+        into[i] += (T)(gain * (double)from[i]);
 }
 
-#define ADD_SCALED(name, S, T)                                                                                       \
+#define ADD_SCALED(name, S, T)                                                                                        \
     extern "C" __global__ void __launch_bounds__(256) name(const S* __restrict__ from, double gain, T* into, i64 n) { \
-        add_scaled<S, T>(from, gain, into, n);                                                                       \
+        add_scaled<S, T>(from, gain, into, n);                                                                        \
     }
 ADD_SCALED(add_scaled_ff, float, float)
 ADD_SCALED(add_scaled_fd, float, double)
 ADD_SCALED(add_scaled_df, double, float)
 ADD_SCALED(add_scaled_dd, double, double)
 
-extern "C" __global__ void __launch_bounds__(256) blend_rows(double* into, double keep, const double* rows, double gain, i64 n) {
-    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256) into[i] = keep * into[i] + gain * rows[i];
+extern "C" __global__ void __launch_bounds__(256)
+    blend_rows(double* into, double keep, const double* rows, double gain, i64 n) {
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256)
+        into[i] = keep * into[i] + gain * rows[i];
 }

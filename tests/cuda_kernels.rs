@@ -24,7 +24,7 @@ mod scaled;
 #[path = "cuda_kernels/sums.rs"]
 mod sums;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The device; ends the test, well, in a process without a driver.
@@ -41,23 +41,103 @@ pub(crate) use device_or_return;
 /// Set in the processes that have a driver.
 const INSIDE: &str = "ANEMONE_TEST_KERNELS";
 
+/// Names another folder than `kernels/ptx`, with mistakes in it.
+const PTX: &str = "ANEMONE_TEST_PTX";
+
+fn kernels_ptx() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/ptx")
+}
+
 fn device() -> Option<device::Device> {
     let has_driver = std::env::var_os(INSIDE).is_some() || std::env::var_os("ANEMONE_TEST_REAL_DRIVER").is_some();
-    has_driver.then(|| device::Device::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/ptx")))
+    let ptx = std::env::var_os(PTX).map_or_else(kernels_ptx, PathBuf::from);
+    has_driver.then(|| device::Device::new(&ptx))
 }
 
 /// Runs the tests of the modules whose names have `filter` in them under the emulator.
 fn run_under_emulator(filter: &str, settings: &[(&str, &str)]) {
-    if std::env::var_os(INSIDE).is_some() {
-        return;
+    if std::env::var_os(INSIDE).is_none() {
+        let output = command(filter, settings).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+        assert!(!text.contains(" 0 passed"), "nothing is called {filter}");
     }
+}
+
+fn command(filter: &str, settings: &[(&str, &str)]) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     emulator::attach(command.args([filter, "--test-threads=2"])).env(INSIDE, "1");
     command.envs(settings.iter().map(|(name, value)| (format!("ANEMONE_EMULATOR_{name}"), value)));
-    let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert!(!text.contains(" 0 passed"), "nothing is called {filter}");
+    command
+}
+
+/// PTX with every line changed that can be.
+fn changed(text: &str, change: impl Fn(&str) -> Option<String>) -> String {
+    let mut changes = 0;
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let new = change(line);
+        changes += usize::from(new.is_some());
+        lines.push(new.unwrap_or_else(|| line.to_string()));
+    }
+    assert!(changes > 0, "there is nothing to change");
+    lines.join("\n") + "\n"
+}
+
+fn without(instruction: &str) -> impl Fn(&str) -> Option<String> {
+    move |line| line.contains(instruction).then(String::new)
+}
+
+/// Exchanges the first two registers of the left operand of every mma.
+fn swapped(line: &str) -> Option<String> {
+    let (start, rest) = line.split_once("}, {").filter(|_| line.contains("mma.sync"))?;
+    let mut registers: Vec<&str> = rest.splitn(3, ',').collect();
+    registers.swap(0, 1);
+    Some(format!("{start}}}, {{{}", registers.join(",")))
+}
+
+/// Copies 16 bytes where fewer exist.
+fn unbounded(line: &str) -> Option<String> {
+    line.contains("cp.async.cg").then(|| line.split(", 16, ").next().unwrap_or(line).to_string() + ", 16;")
+}
+
+/// One thread too many.
+fn off_by_one(line: &str) -> Option<String> {
+    line.contains("setp.ge.s32").then(|| line.replace("setp.ge.s32", "setp.gt.s32"))
+}
+
+#[test]
+fn deliberate_mistakes_are_noticed() {
+    if std::env::var_os(INSIDE).is_some() {
+        return;
+    }
+    type Change = Box<dyn Fn(&str) -> Option<String>>;
+    let mutants: [(&str, &str, Change, &str); 10] = [
+        ("barrier removed", "sum_forward", Box::new(without("bar.sync")), "sums::sums"),
+        ("barrier removed", "sum_backward", Box::new(without("bar.sync")), "sums::sums"),
+        ("barrier of a warp removed", "product", Box::new(without("bar.warp.sync")), "products::products"),
+        ("barrier removed", "report", Box::new(without("bar.sync")), "root"),
+        ("wait for copies removed", "sum_flows", Box::new(without("cp.async.wait_group")), "sums::sums"),
+        ("end of a matrix ignored", "sum_forward", Box::new(unbounded), "sums::sums"),
+        ("registers of mma exchanged", "sum_forward", Box::new(swapped), "sums::sums"),
+        ("registers of mma exchanged", "sum_flows", Box::new(swapped), "sums::sums"),
+        ("index off by one", "input", Box::new(off_by_one), "inputs::"),
+        ("index off by one", "update", Box::new(off_by_one), "inputs::"),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for (what, file, change, filter) in mutants {
+        for entry in std::fs::read_dir(kernels_ptx()).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), folder.path().join(entry.file_name())).unwrap();
+        }
+        let path = folder.path().join(format!("{file}.ptx"));
+        std::fs::write(&path, changed(&std::fs::read_to_string(&path).unwrap(), change)).unwrap();
+        let output = command(filter, &[]).env(PTX, folder.path()).output().unwrap();
+        assert!(!output.status.success(), "{what} in {file}: not noticed");
+        // Not because it could not be loaded.
+        let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(!text.contains("INVALID_PTX"), "{what} in {file}: is no PTX\n{text}");
+    }
 }
 
 #[test]

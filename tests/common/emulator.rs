@@ -72,8 +72,8 @@ pub fn attach(command: &mut Command) -> &mut Command {
     command.env("LD_LIBRARY_PATH", std::env::join_paths(paths).expect("no colon in a path"))
 }
 
-/// Makes a child find no CUDA driver at all, not even a real one: an empty folder is all it has to look in. (The system's
-/// own folders cannot be hidden; a test that needs this should skip where [`has_real_driver`] is true.)
+/// Makes a child find no emulator. A real driver in the system's own folders cannot be hidden: a test that needs a machine
+/// without one should skip where [`has_real_driver`] is true.
 pub fn detach(command: &mut Command) -> &mut Command {
     command.env_remove("LD_LIBRARY_PATH")
 }

@@ -99,6 +99,12 @@ impl Device {
         self.stream.clone_htod(data).expect("an upload")
     }
 
+    /// Memory that nobody has written: whoever reads it before a kernel has is found out.
+    pub fn fresh<T: DeviceRepr>(&self, len: usize) -> CudaSlice<T> {
+        // SAFETY: plain numbers; the host never reads them.
+        unsafe { self.stream.alloc(len) }.expect("memory")
+    }
+
     pub fn down<T: DeviceRepr>(&self, data: &CudaSlice<T>) -> Vec<T> {
         let data = self.stream.clone_dtoh(data).expect("a download");
         self.stream.synchronize().expect("kernels that end well");

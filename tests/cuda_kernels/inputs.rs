@@ -357,7 +357,7 @@ fn update_tables(d: &Device, it: &Inputs, pass: &Pass, flows: &[f32], flow_masse
         let double_dev = d.up(&flows.iter().map(|&f| f64::from(f)).collect::<Vec<f64>>());
         let flows_at = if double { d.at(&double_dev) } else { d.at(&single_dev) };
         let name = |kernel: &str| format!("{kernel}_{}", if double { "f64" } else { "f32" });
-        let (sums, coefs) = (d.up(&vec![f64::NAN; 100_000]), d.up(&vec![f64::NAN; 3 * num_rows]));
+        let (sums, coefs) = (d.fresh::<f64>(100_000), d.fresh::<f64>(3 * num_rows));
         let (masses, rows) = (d.up(&vec![f64::NAN; num_rows]), d.up(&vec![f64::NAN; num_rows]));
         let update = Update {
             scale: 1.5,
@@ -439,7 +439,7 @@ fn densities(typical: bool) {
         ..Pass::default()
     };
     let (densities_dev, uses_dev) = (d.up(densities), d.up(&it.uses));
-    let partials = d.up(&vec![f64::NAN; 200_000]);
+    let partials = d.fresh::<f64>(200_000);
     let per_split = 30;
     let splits = 2 * tiles(data_rows, per_split);
     launch!(d, "density_flows", (tiles(widest(&it), 64), splits, 4), 64, 0;

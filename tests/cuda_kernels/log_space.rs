@@ -253,8 +253,7 @@ fn typical_rescued_rows_agree_with_plain_recursion() {
         cells[2 * cells_capacity + r] = if r == 5 { MISSING } else { (1000.0 * r as f32 + 0.5).to_bits() }
     });
     let (theta_dev, cells_dev, ids) = (d.up(&theta), d.up(&cells), d.up(&row_ids));
-    let (values, gains, flows) =
-        (d.up(&vec![f64::NAN; c.value_len]), d.up(&vec![f64::NAN; c.value_len]), d.up(&vec![f64::NAN; c.flow_len]));
+    let (values, gains, flows) = (d.fresh::<f64>(c.value_len), d.fresh::<f64>(c.value_len), d.fresh::<f64>(c.flow_len));
     let root_flow = [0.5, 2.0, 1.5];
     let root_flow_dev = d.up(&root_flow);
     let pass = LogPass {
@@ -354,8 +353,7 @@ fn typical_renormalising_keeps_the_distribution() {
     launch!(d, "table_sums_f32", (1, 1, 2), 128, 0; pass, d.at(&tables_dev), 0u64, d.at(&sums));
     launch!(d, "table_masses", (1, 2), 128, 0; d.at(&tables_dev), d.at(&sums), 1.0f64, d.at(&masses));
     let masses_host = d.down(&masses);
-    let (values, gains, flows) =
-        (d.up(&vec![f64::NAN; c.value_len]), d.up(&vec![f64::NAN; c.value_len]), d.up(&vec![f64::NAN; c.flow_len]));
+    let (values, gains, flows) = (d.fresh::<f64>(c.value_len), d.fresh::<f64>(c.value_len), d.fresh::<f64>(c.flow_len));
     let root_flow = d.up(&[1.0f64]);
     let pass = LogPass {
         values: d.at(&values),

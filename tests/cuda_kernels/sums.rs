@@ -52,11 +52,11 @@ fn typical_sums() {
     }
 }
 
-const MATHS: [&str; 4] = ["f32", "tf32", "bf16", "bf16x3"];
+const MATHS: [&str; 7] = ["f32", "tf32", "bf16", "bf16x3", "tf32_tall", "bf16_tall", "bf16x3_tall"];
 
 /// Tolerance of one product with rounded operands, all terms positive.
 fn tolerance(math: &str) -> f64 {
-    match math {
+    match math.trim_end_matches("_tall") {
         "f32" => 2e-6,
         "bf16x3" => 5e-5, // 2^-16 from each operand and from low times low
         "tf32" => 1.1e-3, // 2^-11 from each operand
@@ -212,7 +212,7 @@ fn run(device: &Device, math: &str, case: &Case, seed: u64) {
     let d = device;
     let (values, node_flows, scales) = (d.up(&slab.values), d.up(&flows.values), d.up(&slab.scales));
     let (theta_dev, degenerate) = (d.up(&theta), d.up(&vec![0u32; capacity]));
-    let extremes = d.up(&vec![0u32; 2 * extremes_at * capacity]);
+    let extremes = d.fresh::<u32>(2 * extremes_at * capacity);
     let data_rows = rows - usize::from(rows > 1);
     let pass = Pass {
         values: d.at(&values),
@@ -228,11 +228,12 @@ fn run(device: &Device, math: &str, case: &Case, seed: u64) {
     };
     let (groups_dev, sums_dev) = (d.up(&group_descs), d.up(&[sum]));
     let (targets_dev, params_dev, uses_dev) = (d.up(&targets), d.up(&params), d.up(&uses));
+    let tall = if math.ends_with("_tall") { 128 } else { 64 };
     let max_units = groups.iter().map(|g| g.0).max().unwrap();
     let max_cols = groups.iter().map(|g| g.1).max().unwrap();
 
     // Forward.
-    launch!(d, &format!("sum_forward_{math}"), (tiles(max_units, 64), tiles(rows, 64), groups.len()), 128, 0;
+    launch!(d, &format!("sum_forward_{math}"), (tiles(max_units, 64), tiles(rows, tall), groups.len()), 128, 0;
         pass, d.at(&groups_dev), d.at(&extremes));
     let before = d.down(&values);
     for group in &group_descs {
@@ -258,6 +259,8 @@ fn run(device: &Device, math: &str, case: &Case, seed: u64) {
         let got = scales_after[value.scale as usize * capacity + r];
         assert_eq!((got.exponent, got.loss), (scale.exponent, scale.loss), "{}", what("scale", r, 0));
         assert_eq!(flags[r] != 0, marked, "{}", what("degenerate", r, 0));
+        let padding = row(&after, capacity, value, r, units, value.ld as usize - units);
+        assert!(padding.iter().all(|x| x.is_nan()), "{}", what("padding", r, 0));
     }
 
     // G.
@@ -285,7 +288,7 @@ fn run(device: &Device, math: &str, case: &Case, seed: u64) {
     }
 
     // Flows below.
-    launch!(d, &format!("sum_backward_{math}"), (tiles(max_cols, 64), tiles(rows, 64), groups.len()), 128, 0;
+    launch!(d, &format!("sum_backward_{math}"), (tiles(max_cols, 64), tiles(rows, tall), groups.len()), 128, 0;
         pass, d.at(&groups_dev), d.at(&targets_dev));
     let below = d.down(&node_flows);
     for group in &group_descs {
@@ -316,8 +319,8 @@ fn run(device: &Device, math: &str, case: &Case, seed: u64) {
     let per_split = chunks.div_ceil(3).max(1);
     let splits = chunks.div_ceil(per_split);
     assert!(splits <= 8);
-    let partials = d.up(&vec![f32::NAN; partial_at]);
-    launch!(d, &format!("sum_flows_{math}"), (tiles(max_units, 64) * tiles(max_cols, 64), splits, groups.len()), 128, 0;
+    let partials = d.fresh::<f32>(partial_at);
+    launch!(d, &format!("sum_flows_{math}"), (tiles(max_units, tall) * tiles(max_cols, 64), splits, groups.len()), 128, 0;
         pass, d.at(&params_dev), d.at(&uses_dev), d.at(&partials), per_split as i32);
     let start_flows: Vec<f32> = theta.iter().map(|t| if t.is_nan() { f32::NAN } else { rng.positive() }).collect();
     let single = d.up(&start_flows);

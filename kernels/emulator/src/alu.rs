@@ -157,7 +157,7 @@ fn execute_anywhere(r: &mut Lanes, mask: u32, op: &Op) -> bool {
         Op::Double2 { f, d, a, b } => float::double2(r, mask, f, d, a, b),
         Op::DoubleFma { d, a, b, c } => longs!(r, mask, d, [x = long a, y = long b, z = long c] =>
             f64::from_bits(x).mul_add(f64::from_bits(y), f64::from_bits(z)).to_bits()),
-        Op::Packed { f, bf16, d, a, b, c } => convert::packed(r, mask, f, bf16, d, a, b, c),
+        Op::Packed { f, bf16, pair, d, a, b, c } => convert::packed(r, mask, f, bf16, pair, d, [a, b, c]),
         Op::Testp { what, wide, d, a } => float::testp(r, mask, what, wide, d, a),
         Op::Cvt { d, a, to, from, how, integer } => convert::convert(r, mask, d, a, to, from, how, integer),
         Op::CvtPair { bf16, relu, d, hi, lo } => convert::convert_pair(r, mask, bf16, relu, d, hi, lo),

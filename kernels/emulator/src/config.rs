@@ -42,7 +42,7 @@ pub struct Config {
     pub check_shared: bool,
     /// `CHECK_LANES`: races between lanes of a warp in shared memory are faults, if `CHECK_SHARED` is on. Default 1.
     pub check_lanes: bool,
-    /// `CHECK_GLOBAL`: races between the blocks of a launch are faults. Default 1.
+    /// `CHECK_GLOBAL`: races between blocks of a launch, or warps of a block, in global memory are faults. Default 1.
     pub check_global: bool,
     /// `REVERSE`: 1 runs blocks, and warps in a block, last first. Default 0.
     pub reverse: bool,

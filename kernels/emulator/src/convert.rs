@@ -193,10 +193,8 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     f32::from_bits(sign | size)
 }
 
-/// Arithmetic on two halves of a register. A single 16-bit value sits in the lower half; its upper half is cut off by
-/// the 16-bit register it goes to.
-#[allow(clippy::too_many_arguments)]
-pub fn packed(r: &mut Lanes, mask: u32, f: Packed, bf16: bool, d: Slot, a: Slot, b: Slot, c: Slot) {
+/// Arithmetic on the two halves of a register, or on the lower one alone.
+pub fn packed(r: &mut Lanes, mask: u32, f: Packed, bf16: bool, pair: bool, d: Slot, [a, b, c]: [Slot; 3]) {
     let widen = |bits: u32| if bf16 { f32::from_bits(bits << 16) } else { f16_to_f32(bits as u16) };
     let narrow = |value: f32| u32::from(if bf16 { f32_to_bf16(value) } else { f32_to_f16(value) });
     let half = |x: u32, y: u32, z: u32| {
@@ -214,7 +212,8 @@ pub fn packed(r: &mut Lanes, mask: u32, f: Packed, bf16: bool, d: Slot, a: Slot,
             Packed::Abs => x.abs(),
         })
     };
-    words!(r, mask, d, [x = a, y = b, z = c] => half(x, y, z) | half(x >> 16, y >> 16, z >> 16) << 16);
+    let upper = |x: u32, y: u32, z: u32| if pair { half(x >> 16, y >> 16, z >> 16) << 16 } else { 0 };
+    words!(r, mask, d, [x = a, y = b, z = c] => half(x, y, z) | upper(x, y, z));
 }
 
 #[cfg(test)]

@@ -199,7 +199,8 @@ impl Decoder<'_> {
         let a = self.word(form.operand(1)?)?;
         let b = form.operands.get(2).map_or(Ok(a), |o| self.word(o))?;
         let c = form.operands.get(3).map_or(Ok(a), |o| self.word(o))?;
-        Ok(Some(Op::Packed { f, bf16, d, a, b, c }))
+        let pair = form.has("bf16x2") || form.has("f16x2");
+        Ok(Some(Op::Packed { f, bf16, pair, d, a, b, c }))
     }
 
     fn logic(&mut self, form: &Form) -> Result<Option<Op>, String> {

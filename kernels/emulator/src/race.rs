@@ -6,7 +6,8 @@
 //! an asynchronous copy is on its way to may not be touched at all.
 //!
 //! *Global memory*: a 4-byte word that one block of a launch writes must not be touched by another one, except by atomics
-//! on both sides. Narrower accesses are not checked: neighbours share a word.
+//! on both sides; inside a block the warps must be ordered by barriers, as in shared memory (of several readers the last is
+//! remembered). Narrower accesses are not checked: neighbours share a word.
 
 /// How memory is touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -206,6 +207,17 @@ impl SharedRace {
         }
     }
 
+    /// What a warp does now, as a record.
+    fn record(&self, warp: usize) -> u32 {
+        (warp as u32) << SEGMENT_BITS | (self.segment[warp] & SEGMENT_MASK)
+    }
+
+    /// The warp of a record, if it is another one and nothing orders the record before what `warp` does now.
+    fn unordered(&self, warp: usize, record: u32) -> Option<usize> {
+        let by = (record >> SEGMENT_BITS) as usize;
+        (by != warp && record & SEGMENT_MASK > self.clock[warp * self.warps + by]).then_some(by)
+    }
+
     /// The lanes of a warp meet: what they did before is ordered before what they do next.
     pub fn sync_warp(&mut self, warp: usize) {
         self.segment[warp] += 1;
@@ -235,13 +247,27 @@ impl SharedRace {
 /// The bits of a reader's record that hold its lane.
 const MANY_MASK: u32 = (1 << LANE_BITS) - 1;
 
-/// For each 4-byte word of an allocation, which block of the running launch wrote and read it.
+/// A record of global memory: warp and segment.
+const SEGMENT_BITS: u32 = 27;
+const SEGMENT_MASK: u32 = (1 << SEGMENT_BITS) - 1;
+
+/// For each 4-byte word of an allocation, who of the running launch wrote and read it.
 ///
 /// A block is a number that no other launch uses, so tags of earlier launches are simply too small.
 #[derive(Debug, Default)]
 pub struct BlockTags {
-    /// Writer and reader of each word. The top bit of a writer says "by an atomic", of a reader "by several blocks".
-    words: Vec<[u32; 2]>,
+    words: Vec<WordTags>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct WordTags {
+    /// Block that wrote it. The top bit says "by an atomic".
+    writer: u32,
+    /// Block that read it. The top bit says "and others".
+    reader: u32,
+    /// Warp and segment of the last write and read.
+    written: u32,
+    read: u32,
 }
 
 /// The tags of one launch: block `b` is `first + b`.
@@ -251,46 +277,66 @@ pub struct LaunchTags {
     pub first: u32,
 }
 
+/// Whom an access to global memory collides with.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Clash {
+    /// The block with this tag.
+    Block(u32),
+    /// Several blocks.
+    Blocks,
+    /// A warp of the same block.
+    Warp(usize),
+}
+
 const TOP: u32 = 1 << 31;
 
 impl BlockTags {
-    /// Block `tag` touches bytes `at..at + len` of an allocation of `size` bytes. The error is the other block's tag, 0
-    /// if there are several.
+    /// Warp `warp` of block `tag` touches bytes `at..at + len`, at least a word, of an allocation of `size` bytes. `order`
+    /// knows which warps have met.
     #[inline]
+    #[allow(clippy::too_many_arguments)]
     pub fn touch(
         &mut self,
         size: usize,
         launch: LaunchTags,
         tag: u32,
+        warp: usize,
+        order: &SharedRace,
         at: usize,
         len: usize,
         touch: Touch,
-    ) -> Result<(), u32> {
-        if len < 4 {
-            return Ok(());
-        }
+    ) -> Result<(), Clash> {
         if self.words.is_empty() {
-            self.words = vec![[0; 2]; size.div_ceil(4)];
+            self.words = vec![WordTags::default(); size.div_ceil(4)];
         }
-        for [writer, reader] in &mut self.words[at / 4..(at + len).div_ceil(4)] {
-            let by = *writer & !TOP;
-            let both_atomic = *writer & TOP != 0 && touch == Touch::Atomic;
-            if by >= launch.first && by != tag && !both_atomic {
-                return Err(by);
+        let now = order.record(warp);
+        for word in &mut self.words[at / 4..(at + len).div_ceil(4)] {
+            let by = word.writer & !TOP;
+            let both_atomic = word.writer & TOP != 0 && touch == Touch::Atomic;
+            if by >= launch.first && !both_atomic {
+                if by != tag {
+                    return Err(Clash::Block(by));
+                }
+                order.unordered(warp, word.written).map_or(Ok(()), |other| Err(Clash::Warp(other)))?;
             }
-            let read_by = *reader & !TOP;
+            let read_by = word.reader & !TOP;
             if touch == Touch::Read {
                 if read_by < launch.first {
-                    *reader = tag;
+                    word.reader = tag;
                 } else if read_by != tag {
-                    *reader |= TOP;
+                    word.reader |= TOP;
                 }
+                word.read = now;
                 continue;
             }
-            if read_by >= launch.first && *reader != tag {
-                return Err(if *reader & TOP != 0 { 0 } else { read_by });
+            if read_by >= launch.first {
+                if word.reader != tag {
+                    return Err(if word.reader & TOP != 0 { Clash::Blocks } else { Clash::Block(read_by) });
+                }
+                order.unordered(warp, word.read).map_or(Ok(()), |other| Err(Clash::Warp(other)))?;
             }
-            *writer = tag | if touch == Touch::Atomic { TOP } else { 0 };
+            word.writer = tag | if touch == Touch::Atomic { TOP } else { 0 };
+            word.written = now;
         }
         Ok(())
     }
@@ -391,17 +437,34 @@ mod tests {
 
     #[test]
     fn blocks_own_what_they_write() {
-        let launch = LaunchTags { first: 10 };
+        let order = two_warps();
         let mut tags = BlockTags::default();
-        tags.touch(64, launch, 10, 0, 8, Touch::Write).unwrap();
-        tags.touch(64, launch, 10, 4, 4, Touch::Read).unwrap();
-        assert_eq!(tags.touch(64, launch, 11, 4, 4, Touch::Read), Err(10));
-        assert_eq!(tags.touch(64, launch, 11, 0, 4, Touch::Write), Err(10));
-        tags.touch(64, launch, 10, 16, 4, Touch::Read).unwrap();
-        tags.touch(64, launch, 11, 16, 4, Touch::Read).unwrap();
-        assert_eq!(tags.touch(64, launch, 11, 16, 4, Touch::Write), Err(0));
-        tags.touch(64, launch, 10, 32, 4, Touch::Atomic).unwrap();
-        tags.touch(64, launch, 11, 32, 4, Touch::Atomic).unwrap();
-        tags.touch(64, LaunchTags { first: 20 }, 21, 4, 4, Touch::Read).unwrap();
+        let mut go = |first, tag, at, len, touch| tags.touch(64, LaunchTags { first }, tag, 0, &order, at, len, touch);
+        go(10, 10, 0, 8, Touch::Write).unwrap();
+        go(10, 10, 4, 4, Touch::Read).unwrap();
+        assert_eq!(go(10, 11, 4, 4, Touch::Read), Err(Clash::Block(10)));
+        assert_eq!(go(10, 11, 0, 4, Touch::Write), Err(Clash::Block(10)));
+        go(10, 10, 16, 4, Touch::Read).unwrap();
+        go(10, 11, 16, 4, Touch::Read).unwrap();
+        assert_eq!(go(10, 11, 16, 4, Touch::Write), Err(Clash::Blocks));
+        go(10, 10, 32, 4, Touch::Atomic).unwrap();
+        go(10, 11, 32, 4, Touch::Atomic).unwrap();
+        go(20, 21, 4, 4, Touch::Read).unwrap();
+    }
+
+    #[test]
+    fn warps_of_a_block_are_ordered_by_barriers_in_global_memory_too() {
+        let mut order = two_warps();
+        let mut tags = BlockTags::default();
+        let mut go =
+            |order: &SharedRace, warp, touch| tags.touch(64, LaunchTags { first: 1 }, 1, warp, order, 0, 4, touch);
+        go(&order, 0, Touch::Write).unwrap();
+        go(&order, 0, Touch::Read).unwrap();
+        assert_eq!(go(&order, 1, Touch::Read), Err(Clash::Warp(0)));
+        barrier(&mut order);
+        go(&order, 1, Touch::Read).unwrap();
+        assert_eq!(go(&order, 0, Touch::Write), Err(Clash::Warp(1)));
+        barrier(&mut order);
+        go(&order, 0, Touch::Write).unwrap();
     }
 }

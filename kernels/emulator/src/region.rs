@@ -8,7 +8,7 @@ use crate::lanes::{FULL, LANES, Long, lanes_of};
 use crate::machine::Machine;
 use crate::memory::{Allocation, Bytes};
 use crate::program::{LOCAL_WINDOW, SHARED_WINDOW, Space, WINDOW};
-use crate::race::{By, Conflict, LaunchTags, Touch};
+use crate::race::{By, Clash, Conflict, LaunchTags, SharedRace, Touch};
 use crate::result::{Code, Fault};
 use crate::warp::Warp;
 
@@ -126,7 +126,8 @@ impl Machine<'_> {
             let requests = if load { &mut self.counters.global_load } else { &mut self.counters.global_store };
             Counters::count_global(requests, address, mask, access.width);
         }
-        let tags = self.config.check_global.then_some((self.tags, self.tag()));
+        let owner = Owner { launch: self.tags, tag: self.tag(), warp: warp.id, order: &self.shared_race };
+        let owner = self.config.check_global.then_some(&owner);
         let check_written = self.config.check_written;
         // Mostly one turn: all lanes are in one allocation.
         let mut rest = mask;
@@ -145,7 +146,7 @@ impl Machine<'_> {
                 inside = lanes_of(rest).filter(|&l| at[l] <= last).fold(0, |m, l| m | 1 << l);
                 found.pattern = Pattern::Scattered;
             }
-            if let Err((lane, problem)) = check_global(region, inside, &at, found.pattern, access, check_written, tags)
+            if let Err((lane, problem)) = check_global(region, inside, &at, found.pattern, access, check_written, owner)
             {
                 let what = self.story(address[lane], access, &problem);
                 return Err(self.fault(Code::LaunchFailed, warp, lane, access.line, &what));
@@ -166,12 +167,15 @@ impl Machine<'_> {
         let verb = verb(access.touch);
         match problem {
             Problem::NeverWritten => format!("{verb} of {place}, which was never written"),
-            Problem::OtherBlock(0) => {
+            Problem::Race(Clash::Blocks) => {
                 format!("{verb} of {place}, which several blocks of this launch read: a race between blocks")
             }
-            Problem::OtherBlock(other) => {
+            Problem::Race(Clash::Block(other)) => {
                 let number = other - self.tags.first;
                 format!("{verb} of {place}, which block number {number} of this launch touched: a race between blocks")
+            }
+            Problem::Race(Clash::Warp(other)) => {
+                format!("{verb} of {place} races with warp {other} of the same block: no barrier lies between")
             }
         }
     }
@@ -324,8 +328,15 @@ impl Machine<'_> {
 
 enum Problem {
     NeverWritten,
-    /// The tag of the other block, 0 for several.
-    OtherBlock(u32),
+    Race(Clash),
+}
+
+/// Who touches global memory, for the race check.
+struct Owner<'a> {
+    launch: LaunchTags,
+    tag: u32,
+    warp: usize,
+    order: &'a SharedRace,
 }
 
 /// The checks of global memory inside one allocation; notes what is written.
@@ -336,7 +347,7 @@ fn check_global(
     pattern: Pattern,
     access: Access,
     check_written: bool,
-    tags: Option<(LaunchTags, u32)>,
+    owner: Option<&Owner>,
 ) -> Result<(), (usize, Problem)> {
     let size = region.bytes.data.len();
     let first = mask.trailing_zeros() as usize;
@@ -351,11 +362,11 @@ fn check_global(
             let unwritten = |l: &usize| !region.bytes.is_written(at[*l] as usize, access.width);
             return Err((lanes_of(mask).find(unwritten).unwrap_or(lane), Problem::NeverWritten));
         }
-        if let Some((launch, tag)) = tags
+        if let Some(o) = owner
             && access.width >= 4
-            && let Err(other) = region.tags.touch(size, launch, tag, start, len, access.touch)
+            && let Err(clash) = region.tags.touch(size, o.launch, o.tag, o.warp, o.order, start, len, access.touch)
         {
-            return Err((lane, Problem::OtherBlock(other)));
+            return Err((lane, Problem::Race(clash)));
         }
         if access.touch != Touch::Read {
             region.bytes.mark(start, len);

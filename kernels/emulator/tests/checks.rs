@@ -187,6 +187,23 @@ fn blocks_that_touch_the_same_word_are_reported() {
 }
 
 #[test]
+fn warps_that_meet_in_global_memory_need_a_barrier() {
+    let mut rig = Rig::new("checks");
+    let (scratch, out) = (rig.upload(&floats(64)), rig.alloc(256));
+    rig.run("exchange_ok", 1, 64, &[Pointer(out), Pointer(scratch)]).unwrap();
+    assert_eq!(rig.download::<f32>(out, 2), [32.0, 33.0]);
+    let args = [Pointer(out), Pointer(scratch)];
+    rig.must_report(
+        "exchange_no_barrier",
+        1,
+        64,
+        &args,
+        Code::LaunchFailed,
+        "of the same block: no barrier lies between",
+    );
+}
+
+#[test]
 fn a_kernel_without_an_end_is_ended() {
     let mut rig = Rig::with("checks", Config { max_steps: 100_000, ..Config::default() });
     let flag = rig.upload(&[0i32]);

@@ -115,6 +115,17 @@ extern "C" __global__ void block_chain(float* x) {
     x[i + 32] = x[i] + 1;
 }
 
+// Warps of a block exchange values through global memory.
+template <bool BARRIER>
+__device__ void exchange(float* out, float* scratch) {
+    int t = threadIdx.x;
+    scratch[t] = t;
+    if (BARRIER) __syncthreads();
+    out[t] = ((volatile float*)scratch)[(t + 32) % 64];
+}
+extern "C" __global__ void exchange_ok(float* out, float* scratch) { exchange<true>(out, scratch); }
+extern "C" __global__ void exchange_no_barrier(float* out, float* scratch) { exchange<false>(out, scratch); }
+
 // A loop without an end.
 extern "C" __global__ void forever(volatile int* flag) {
     while (*flag == 0) {}
