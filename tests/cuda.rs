@@ -16,7 +16,7 @@ use anemone::optim::{
     AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
 };
 use anemone::rng::Rng;
-use anemone::structure::{HcltOptions, Tying, hmm, monarch_hmm};
+use anemone::structure::{HcltOptions, Tree, Tying, hclt, hmm, monarch_hmm};
 
 use common::cases::{self, Case};
 use common::compare::{LOG_LIKELIHOOD, Tolerance, close, close_number, close_rows, close_table};
@@ -120,6 +120,21 @@ fn structures_agree_with_the_cpu_on_tensor_cores() {
         let bf16 = Tolerance { absolute: 2e-4, relative: 2.4e-2 };
         let case = &structures(12, 6)[0];
         agrees(case, &weighted(case, 9, 4), CudaPrecision::Bf16, bf16);
+    });
+}
+
+/// Enough rows and groups for tiles of 128: a star of many leaves, forwards and backwards, and a chain of many weights.
+#[test]
+fn tall_tiles_agree_with_the_cpu() {
+    within("tall_tiles_agree_with_the_cpu", EAGER, || {
+        let parents: Vec<Option<usize>> = (0..20).map(|var| (var > 0).then_some(0)).collect();
+        let tree = Tree::from_parents(&parents).unwrap();
+        let star = hclt(&tree, 8, |_| Categorical::new(3).unwrap(), HcltOptions::default()).unwrap();
+        let chain = hmm(18, 100, Categorical::new(3).unwrap(), Tying::Inhomogeneous).unwrap();
+        for (case, rows) in [(Case::new("star", star), 130), (Case::new("chain", chain), 5)] {
+            agrees(&case, &weighted(&case, rows, 9), CudaPrecision::Tf32, TF32);
+            agrees(&case, &weighted(&case, rows, 9), CudaPrecision::Bf16x3, F32);
+        }
     });
 }
 

@@ -70,6 +70,11 @@ fn a_run_on_a_device_ends_where_one_on_the_cpu_does() {
     let got = trained(EMULATED, dir, &["--device", "cuda:0", "--precision", "f32", "--out", "f32"]);
     assert!(event(&got, "started")["device"].as_str().unwrap().starts_with("cuda:0 ("), "{got:?}");
     assert!((held_out(&got) - held_out(&want)).abs() < 1e-4, "{} and {}", held_out(&got), held_out(&want));
+    // So are two devices, each with half of every batch.
+    let two = Driver::Emulated(&[("STREAMS", "lazy"), ("DEVICES", "2")]);
+    let got = trained(two, dir, &["--device", "cuda:0,1", "--precision", "f32", "--out", "two"]);
+    assert!(event(&got, "started")["device"].as_str().unwrap().contains("cuda:1 ("), "{got:?}");
+    assert!((held_out(&got) - held_out(&want)).abs() < 1e-4, "{} and {}", held_out(&got), held_out(&want));
     // And by default on tensor cores, which `auto` finds.
     let got = trained(EMULATED, dir, &["--out", "tf32"]);
     assert_eq!(event(&got, "started")["precision"], "tf32");
