@@ -1,4 +1,5 @@
-//! `kernels/first-day` where there is no GPU: it shows what it would do, or says in one line that it cannot.
+//! `kernels/first-day` where there is no GPU: it shows what it would do, or says in one line that it cannot. And `kernels/roofline`, whose
+//! tables are on a page.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
@@ -14,9 +15,13 @@ use emulator::{attach, detach, has_real_driver};
 /// What the script answers where there is no GPU that can be used.
 const NO_GPU: i32 = 77;
 
-/// The script, as a command that finds no emulator; nothing where there is no Python.
 fn first_day(args: &[&str]) -> Option<Command> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/first-day");
+    script("first-day", args)
+}
+
+/// A script, as a command that finds no emulator; nothing where there is no Python.
+fn script(name: &str, args: &[&str]) -> Option<Command> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels").join(name);
     if !Command::new("python3").arg("--version").output().is_ok_and(|o| o.status.success()) {
         eprintln!("skipped: there is no python3");
         return None;
@@ -81,4 +86,18 @@ fn a_device_is_found_and_an_emulated_one_is_called_so() {
     let output = attach(&mut command).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("EMULATED"), "{}", text(&output.stdout));
+}
+
+#[test]
+fn the_estimates_on_the_page_are_those_of_the_script() {
+    let Some(mut command) = script("roofline", &[]) else { return };
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/GPU.md")).unwrap();
+    let printed = text(&output.stdout);
+    let estimates: Vec<&str> = printed.lines().filter(|line| line.starts_with("| H")).collect();
+    assert_eq!(estimates.len(), 14, "seven models, two tables");
+    for line in estimates {
+        assert!(page.contains(line), "docs/GPU.md has no line\n{line}");
+    }
 }
