@@ -129,6 +129,7 @@ pub fn within_fails(test: &str, settings: &[(&str, &str)], report: &str, body: i
 }
 
 /// What a process finds where a driver is looked for.
+#[derive(Clone, Copy)]
 enum Driver<'a> {
     Emulated(&'a [(&'a str, &'a str)]),
     Real,
