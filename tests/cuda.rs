@@ -7,7 +7,7 @@ mod common;
 
 use std::sync::Arc;
 
-use anemone::backend::cuda::{CudaBackend, CudaOptions, CudaPrecision};
+use anemone::backend::cuda::{CudaBackend, CudaGroup, CudaOptions, CudaPrecision};
 use anemone::backend::{Backend, BatchReport, FlowPrecision};
 use anemone::circuit::{Categorical, Circuit, Gaussian, Params, Smoothing};
 use anemone::data::Batch;
@@ -16,7 +16,7 @@ use anemone::optim::{
     AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
 };
 use anemone::rng::Rng;
-use anemone::structure::{HcltOptions, Tying, hmm, monarch_hmm};
+use anemone::structure::{HcltOptions, Tree, Tying, hclt, hmm, monarch_hmm};
 
 use common::cases::{self, Case};
 use common::compare::{LOG_LIKELIHOOD, Tolerance, close, close_number, close_rows, close_table};
@@ -120,6 +120,21 @@ fn structures_agree_with_the_cpu_on_tensor_cores() {
         let bf16 = Tolerance { absolute: 2e-4, relative: 2.4e-2 };
         let case = &structures(12, 6)[0];
         agrees(case, &weighted(case, 9, 4), CudaPrecision::Bf16, bf16);
+    });
+}
+
+/// Enough rows and groups for tiles of 128: a star of many leaves, forwards and backwards, and a chain of many weights.
+#[test]
+fn tall_tiles_agree_with_the_cpu() {
+    within("tall_tiles_agree_with_the_cpu", EAGER, || {
+        let parents: Vec<Option<usize>> = (0..20).map(|var| (var > 0).then_some(0)).collect();
+        let tree = Tree::from_parents(&parents).unwrap();
+        let star = hclt(&tree, 8, |_| Categorical::new(3).unwrap(), HcltOptions::default()).unwrap();
+        let chain = hmm(18, 100, Categorical::new(3).unwrap(), Tying::Inhomogeneous).unwrap();
+        for (case, rows) in [(Case::new("star", star), 130), (Case::new("chain", chain), 5)] {
+            agrees(&case, &weighted(&case, rows, 9), CudaPrecision::Tf32, TF32);
+            agrees(&case, &weighted(&case, rows, 9), CudaPrecision::Bf16x3, F32);
+        }
     });
 }
 
@@ -385,6 +400,38 @@ fn buffers_are_scaled_added_and_blended() {
 
         let other = cpu(&case.circuit, &case.params).new_flows(FlowPrecision::Single).unwrap();
         assert_eq!(backend.scale(other, 1.0).unwrap_err().kind(), ErrorKind::State, "a handle of another backend");
+    });
+}
+
+/// Rows over three devices, flows summed over them; a batch of two rows leaves one without.
+#[test]
+fn several_devices_learn_what_one_does() {
+    within("several_devices_learn_what_one_does", &[("STREAMS", "lazy"), ("DEVICES", "3")], || {
+        for case in [&structures(8, 6)[0], &structures(8, 6)[2]] {
+            let Case { name, circuit, params } = case;
+            let options = CudaOptions { precision: CudaPrecision::F32, ..CudaOptions::default() };
+            for spec in [&specs()[0], &specs()[4], &specs()[5]] {
+                let mut got = CudaGroup::new(circuit, params, &options, &[0, 1, 2]).unwrap();
+                let mut want = cpu(circuit, params);
+                let (mut rule, mut want_rule) = (spec.build(&mut got).unwrap(), spec.build(&mut want).unwrap());
+                for (i, rows) in [11, 2, 8].into_iter().enumerate() {
+                    let batch = weighted(case, rows, 70 + i as u64);
+                    let report = rule.learn(&mut got, &batch).unwrap().batch;
+                    same_report(name, &report, &want_rule.learn(&mut want, &batch).unwrap().batch, F32);
+                }
+                rule.end_epoch(&mut got).unwrap();
+                want_rule.end_epoch(&mut want).unwrap();
+                let what = format!("{name}: {}", spec.name());
+                close_table(&what, &theta(&got), &theta(&want), Tolerance { absolute: 1e-5, relative: 1e-4 });
+                let batch = case.batch_with_missing(7, 1);
+                let (found, wanted) = (got.log_likelihoods(&batch).unwrap(), want.log_likelihoods(&batch).unwrap());
+                close(&what, &found, &wanted, Tolerance { absolute: 1e-4, relative: 1e-4 });
+                let state = rule.save(&got).unwrap();
+                let mut again = spec.build(&mut want).unwrap();
+                again.load(&mut want, &state).unwrap();
+                assert_eq!(again.save(&want).unwrap(), state, "{what}: state of a group is state of any device");
+            }
+        }
     });
 }
 

@@ -112,9 +112,10 @@ fn deliberate_mistakes_are_noticed() {
         return;
     }
     type Change = Box<dyn Fn(&str) -> Option<String>>;
-    let mutants: [(&str, &str, Change, &str); 9] = [
+    let mutants: [(&str, &str, Change, &str); 10] = [
         ("barrier removed", "sum_forward", Box::new(without("bar.sync")), "sums::sums"),
         ("barrier removed", "sum_backward", Box::new(without("bar.sync")), "sums::sums"),
+        ("barrier of a warp removed", "product", Box::new(without("bar.warp.sync")), "products::products"),
         ("barrier removed", "report", Box::new(without("bar.sync")), "root"),
         ("wait for copies removed", "sum_flows", Box::new(without("cp.async.wait_group")), "sums::sums"),
         ("end of a matrix ignored", "sum_forward", Box::new(unbounded), "sums::sums"),

@@ -37,7 +37,7 @@ fn a_test_does_not_find_the_emulator_by_itself() {
 
 #[test]
 fn a_test_that_asks_gets_the_emulator() {
-    emulator::within("a_test_that_asks_gets_the_emulator", &[], || {
+    emulator::within_emulator("a_test_that_asks_gets_the_emulator", &[], || {
         let cuda = open(c"libcuda.so");
         assert!(!cuda.is_null());
         assert_eq!(call(cuda, c"cuInit", 0), 0);
@@ -51,7 +51,7 @@ fn a_test_that_asks_gets_the_emulator() {
 
 #[test]
 fn settings_reach_the_emulator() {
-    emulator::within("settings_reach_the_emulator", &[("DEVICES", "0")], || {
+    emulator::within_emulator("settings_reach_the_emulator", &[("DEVICES", "0")], || {
         assert_eq!(call(open(c"libcuda.so"), c"cuInit", 0), 100, "CUDA_ERROR_NO_DEVICE");
     });
 }

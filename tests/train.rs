@@ -9,7 +9,7 @@ mod shards;
 use std::fs;
 use std::path::Path;
 
-use anemone::backend::cpu::Precision;
+use anemone::backend::TrainingPrecision;
 use anemone::learner::checkpoint::load;
 use anemone::learner::{Checkpoint, latest};
 use anemone::pipeline::observer::{Event, Finished, Observer};
@@ -48,7 +48,7 @@ struct Run {
     force_resume: bool,
     stop_at: Option<u64>,
     threads: usize,
-    precision: Option<Precision>,
+    precision: Option<TrainingPrecision>,
 }
 
 impl Run {
@@ -167,16 +167,16 @@ fn a_run_that_is_resumed_keeps_its_precision_unless_told_another() {
         run.go(SYNTHETIC).0.unwrap();
         run.last()
     };
-    let whole = Run { precision: Some(Precision::Bf16), ..Run::new() };
+    let whole = Run { precision: Some(TrainingPrecision::Bf16), ..Run::new() };
     let (finished, events) = whole.go(SYNTHETIC);
-    assert!(matches!(&events[0], Event::Started(started) if started.precision == Precision::Bf16));
+    assert!(matches!(&events[0], Event::Started(started) if started.precision == TrainingPrecision::Bf16));
     assert!(finished.unwrap().valid_ll.unwrap().is_finite());
-    assert_same_bits(&run_in(Some(Precision::Bf16), None), &whole.last());
+    assert_same_bits(&run_in(Some(TrainingPrecision::Bf16), None), &whole.last());
     assert_eq!(whole.last().meta.extra["precision"], "bf16");
-    let other = run_in(Some(Precision::Bf16), Some(Precision::F32));
+    let other = run_in(Some(TrainingPrecision::Bf16), Some(TrainingPrecision::F32));
     assert!(other.params != whole.last().params, "it was told to go on in f32");
     assert_eq!(other.meta.extra["precision"], "f32");
-    assert_same_bits(&run_in(None, None), &run_in(Some(Precision::F32), None));
+    assert_same_bits(&run_in(None, None), &run_in(Some(TrainingPrecision::F32), None));
 }
 
 #[test]

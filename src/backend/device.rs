@@ -19,15 +19,43 @@ pub enum Device {
     Cpu,
     /// The GPU of this number.
     Cuda(usize),
+    /// Several GPUs together, each with a part of every batch.
+    CudaGroup(Ordinals),
+}
+
+/// Numbers of GPUs, below 64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ordinals(u64);
+
+impl Ordinals {
+    /// The numbers, from the lowest.
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        (0..64).filter(move |ordinal| self.0 >> ordinal & 1 == 1)
+    }
+
+    /// Adds one; `None` if it is there, or too large.
+    fn with(self, ordinal: usize) -> Option<Self> {
+        let bit = u32::try_from(ordinal).ok().and_then(|ordinal| 1u64.checked_shl(ordinal))?;
+        (self.0 & bit == 0).then_some(Self(self.0 | bit))
+    }
 }
 
 impl Device {
+    /// Whether it is a GPU, or several.
+    pub fn is_cuda(self) -> bool {
+        matches!(self, Self::Cuda(_) | Self::CudaGroup(_))
+    }
+
     /// One that is there: `Auto` becomes a GPU or the CPU, and if it is the CPU, why. A GPU that was asked for and cannot be used is
     /// an error.
     pub fn settle(self) -> Result<(Self, Option<String>)> {
         match self {
             Self::Cpu => Ok((Self::Cpu, None)),
             Self::Cuda(ordinal) => cuda::check_device(ordinal).map(|()| (self, None)),
+            Self::CudaGroup(ordinals) => {
+                ordinals.iter().try_for_each(cuda::check_device)?;
+                Ok((self, None))
+            }
             Self::Auto => Ok(match cuda::check_device(0) {
                 Ok(()) => (Self::Cuda(0), None),
                 Err(why) => (Self::Cpu, Some(why.to_string())),
@@ -44,11 +72,20 @@ impl FromStr for Device {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
             "cuda" => Ok(Self::Cuda(0)),
-            _ => match name.strip_prefix("cuda:").map(str::parse) {
-                Some(Ok(ordinal)) => Ok(Self::Cuda(ordinal)),
-                Some(Err(_)) => Err(Error::option("expected a number after cuda:, such as cuda:0")),
-                None => Err(Error::option("unknown; there are auto, cpu and cuda:N")),
-            },
+            _ => {
+                let unknown = || Error::option("unknown; there are auto, cpu and cuda:N");
+                let list = name.strip_prefix("cuda:").ok_or_else(unknown)?;
+                let wrong = || Error::option("expected a number after cuda:, or several, such as cuda:0,1");
+                let mut ordinals = Ordinals::default();
+                for number in list.split(',') {
+                    ordinals = number.parse().ok().and_then(|n| ordinals.with(n)).ok_or_else(wrong)?;
+                }
+                let mut all = ordinals.iter();
+                match (all.next(), all.next()) {
+                    (Some(only), None) => Ok(Self::Cuda(only)),
+                    _ => Ok(Self::CudaGroup(ordinals)),
+                }
+            }
         }
     }
 }
@@ -59,6 +96,10 @@ impl fmt::Display for Device {
             Self::Auto => f.write_str("auto"),
             Self::Cpu => f.write_str("cpu"),
             Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::CudaGroup(ordinals) => {
+                let numbers: Vec<String> = ordinals.iter().map(|ordinal| ordinal.to_string()).collect();
+                write!(f, "cuda:{}", numbers.join(","))
+            }
         }
     }
 }
@@ -87,7 +128,7 @@ impl TrainingPrecision {
     pub fn default_of(device: Device) -> Self {
         match device {
             Device::Auto | Device::Cpu => Self::F32,
-            Device::Cuda(_) => Self::Tf32,
+            Device::Cuda(_) | Device::CudaGroup(_) => Self::Tf32,
         }
     }
 
@@ -136,11 +177,12 @@ mod tests {
 
     #[test]
     fn devices_are_read_as_they_are_written() {
-        for device in [Device::Auto, Device::Cpu, Device::Cuda(0), Device::Cuda(3)] {
-            assert_eq!(device.to_string().parse::<Device>().unwrap(), device);
+        for name in ["auto", "cpu", "cuda:0", "cuda:3", "cuda:0,1", "cuda:1,2,63"] {
+            assert_eq!(name.parse::<Device>().unwrap().to_string(), name);
         }
+        assert_eq!("cuda:1,0".parse::<Device>().unwrap().to_string(), "cuda:0,1");
         assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
-        for wrong in ["gpu", "cuda:", "cuda:x", "cuda:-1", "CPU", ""] {
+        for wrong in ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:0,0", "cuda:64", "cuda:0,", "CPU", ""] {
             assert!(wrong.parse::<Device>().is_err(), "{wrong}");
         }
     }

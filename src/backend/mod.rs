@@ -11,7 +11,7 @@ mod device;
 
 use std::sync::Arc;
 
-pub use self::device::{Device, TrainingPrecision};
+pub use self::device::{Device, Ordinals, TrainingPrecision};
 use crate::circuit::{Circuit, Flows, Params, Smoothing};
 use crate::data::Batch;
 use crate::error::Result;

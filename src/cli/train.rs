@@ -59,7 +59,8 @@ pub(super) struct TrainArgs {
 /// The device and what it may use.
 #[derive(Args, Clone, Debug)]
 pub(super) struct MachineArgs {
-    /// Where the circuit lives: auto, cpu or cuda:N; auto is the first GPU if there is one, otherwise the CPU
+    /// Where the circuit lives: auto, cpu, cuda:N, or several GPUs such as cuda:0,1; auto is the first GPU if there is one,
+    /// otherwise the CPU
     #[arg(long, default_value = "auto")]
     device: String,
     /// Worker threads (all cores if left out); the numbers do not depend on it

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::backend::cpu::{CpuBackend, CpuOptions, IsaCap};
-use crate::backend::cuda::{CudaBackend, CudaOptions};
+use crate::backend::cuda::{CudaBackend, CudaGroup, CudaOptions};
 use crate::backend::{Backend, Device, TrainingPrecision};
 use crate::circuit::{Circuit, Params};
 use crate::error::Result;
@@ -68,14 +68,23 @@ impl Machine {
     pub fn place(&self, circuit: Arc<Circuit>, params: &Params) -> Result<Placed> {
         let (device, why) = self.device.settle()?;
         let precision = self.precision.unwrap_or(TrainingPrecision::default_of(device));
-        let Device::Cuda(ordinal) = device else {
-            let backend = Box::new(CpuBackend::new(circuit, params, &self.cpu_options())?);
-            let precision = if precision == TrainingPrecision::Tf32 { TrainingPrecision::F32 } else { precision };
-            return Ok(Placed { backend, device: device.to_string(), why, precision });
-        };
-        let (memory_budget, cuda) = (self.memory_budget, precision.on_cuda());
-        let options = CudaOptions { device: ordinal, memory_budget, precision: cuda };
-        let backend = Box::new(CudaBackend::new(circuit, params, &options)?);
-        Ok(Placed { device: backend.device_name(), backend, why, precision })
+        let mut options = CudaOptions { device: 0, memory_budget: self.memory_budget, precision: precision.on_cuda() };
+        match device {
+            Device::Auto | Device::Cpu => {
+                let backend = Box::new(CpuBackend::new(circuit, params, &self.cpu_options())?);
+                let precision = if precision == TrainingPrecision::Tf32 { TrainingPrecision::F32 } else { precision };
+                Ok(Placed { backend, device: device.to_string(), why, precision })
+            }
+            Device::Cuda(ordinal) => {
+                options.device = ordinal;
+                let backend = Box::new(CudaBackend::new(circuit, params, &options)?);
+                Ok(Placed { device: backend.device_name(), backend, why, precision })
+            }
+            Device::CudaGroup(ordinals) => {
+                let devices: Vec<usize> = ordinals.iter().collect();
+                let backend = Box::new(CudaGroup::new(&circuit, params, &options, &devices)?);
+                Ok(Placed { device: backend.device_name(), backend, why, precision })
+            }
+        }
     }
 }

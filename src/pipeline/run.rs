@@ -97,7 +97,7 @@ pub async fn train(
     let learner = Learner::spawn(placed.backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
     memory.memory_budget = if place.is_gpu() { machine.memory_budget } else { Some(machine.memory_budget()) };
     memory.isa = Some(machine.isa.unwrap_or_default());
-    memory.precision = place.chosen_precision();
+    memory.precision = Some(place.precision);
     memory.device = Some(place.device.clone());
     memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
     memory.pipeline = spec.to_toml()?;
@@ -197,12 +197,6 @@ impl Place {
     fn is_gpu(&self) -> bool {
         self.device.starts_with("cuda")
     }
-
-    /// The precision, if it is not the one that the device takes by itself.
-    fn chosen_precision(&self) -> Option<TrainingPrecision> {
-        let device = if self.is_gpu() { Device::Cuda(0) } else { Device::Cpu };
-        Some(self.precision).filter(|precision| *precision != TrainingPrecision::default_of(device))
-    }
 }
 
 /// What a run keeps in its checkpoints besides what the learner does.
@@ -226,8 +220,7 @@ struct Memory {
     /// So does the instruction set,
     #[serde(default)]
     isa: Option<IsaCap>,
-    /// and, with more than the last bits, the precision of training: if it is not the one that the device takes by itself, so that
-    /// a run that goes on elsewhere takes what is usual there.
+    /// and, with more than the last bits, the precision of training.
     #[serde(default)]
     precision: Option<TrainingPrecision>,
     /// Where the run was, for people. It may go on anywhere.
@@ -252,9 +245,13 @@ impl Memory {
         serde_json::from_value(Value::Object(checkpoint.meta.extra.clone())).unwrap_or_default()
     }
 
-    /// What the run used, but for its device and threads: those do not matter.
+    /// What the run used, but for its device and threads: those do not matter. A precision that the device took by itself is
+    /// none that was chosen: a run that goes on elsewhere takes what is usual there.
     fn machine(&self) -> Machine {
-        let Self { memory_budget, isa, precision, .. } = *self;
+        let was_gpu = self.device.as_ref().is_some_and(|device| device.starts_with("cuda"));
+        let usual = TrainingPrecision::default_of(if was_gpu { Device::Cuda(0) } else { Device::Cpu });
+        let precision = self.precision.filter(|precision| *precision != usual);
+        let Self { memory_budget, isa, .. } = *self;
         Machine { memory_budget, isa, precision, ..Machine::default() }
     }
 

@@ -22,10 +22,17 @@
 //! ```
 //!
 //! The settings are described in `kernels/emulator/README.md`.
+//!
+//! On a machine with a GPU, `ANEMONE_TEST_REAL_DRIVER=1` makes [`within`] leave the emulator out: the copy finds the machine's own
+//! driver, as any program does. Tests that need what no driver offers (no device, a failing allocation) stay with the emulator.
+//! `kernels/first-day` runs them so.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
+
+/// Asks for the machine's own driver.
+const REAL_DRIVER: &str = "ANEMONE_TEST_REAL_DRIVER";
 
 /// Set in a process that `within` has started.
 const INSIDE: &str = "ANEMONE_TEST_INSIDE_EMULATOR";
@@ -86,31 +93,58 @@ pub fn has_real_driver() -> bool {
 /// Runs `body` in a second process of this test executable, with the emulator and these settings (names without their
 /// prefix `ANEMONE_EMULATOR_`). `test` is the full name of the calling test. Fails if the other process fails, with its
 /// output.
+///
+/// Where the machine's own driver is asked for, the process has that one: unless there is a setting besides the order of streams,
+/// which a real driver chooses itself.
 pub fn within(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
+    if std::env::var_os(REAL_DRIVER).is_none() || settings.iter().any(|(name, _)| *name != "STREAMS") {
+        return within_emulator(test, settings, body);
+    }
+    if is_inside(test) {
         return body();
     }
-    let output = again(test, settings);
+    // A process of its own here too: after a failed launch a context is of no use to other tests.
+    let output = again(test, Driver::Real);
+    assert!(output.status.success(), "{test} on this machine's driver:\n{}", text(&output));
+}
+
+/// As [`within`], always with the emulator.
+pub fn within_emulator(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
+    if is_inside(test) {
+        return body();
+    }
+    let output = again(test, Driver::Emulated(settings));
     assert!(output.status.success(), "{test} under the emulator with {settings:?}:\n{}", text(&output));
 }
 
-/// As [`within`], but the other process must fail, and say `report`: for deliberate mistakes that must be found.
+/// As [`within_emulator`], but the other process must fail, and say `report`: for deliberate mistakes that must be found.
 pub fn within_fails(test: &str, settings: &[(&str, &str)], report: &str, body: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some_and(|inside| inside == test) {
+    if is_inside(test) {
         return body();
     }
-    let output = again(test, settings);
+    let output = again(test, Driver::Emulated(settings));
     assert!(!output.status.success(), "{test} under the emulator with {settings:?} should have failed");
     let text = text(&output);
     assert!(text.contains(report), "{test}: no word of `{report}` in\n{text}");
 }
 
-fn again(test: &str, settings: &[(&str, &str)]) -> Output {
+/// What a process finds where a driver is looked for.
+#[derive(Clone, Copy)]
+enum Driver<'a> {
+    Emulated(&'a [(&'a str, &'a str)]),
+    Real,
+}
+
+fn is_inside(test: &str) -> bool {
+    std::env::var_os(INSIDE).is_some_and(|inside| inside == test)
+}
+
+fn again(test: &str, driver: Driver<'_>) -> Output {
     let mut command = Command::new(std::env::current_exe().expect("a test has an executable"));
-    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
-    attach(&mut command).env(INSIDE, test);
-    for (name, value) in settings {
-        command.env(format!("ANEMONE_EMULATOR_{name}"), value);
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(INSIDE, test);
+    if let Driver::Emulated(settings) = driver {
+        attach(&mut command);
+        command.envs(settings.iter().map(|(name, value)| (format!("ANEMONE_EMULATOR_{name}"), value)));
     }
     let output = command.output().expect("the test runs again");
     let ran = String::from_utf8_lossy(&output.stdout).contains("running 1 test");

@@ -28,6 +28,40 @@ pub enum CudaPrecision {
     F32,
 }
 
+/// A matrix product: its precision, and the tile that a block computes, 64 × 64 or 128 × 64 results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Product {
+    Tf32,
+    Bf16,
+    Bf16x3,
+    F32,
+    Tf32Tall,
+    Bf16Tall,
+    Bf16x3Tall,
+}
+
+impl Product {
+    /// With square tiles.
+    pub fn square(precision: CudaPrecision) -> Self {
+        match precision {
+            CudaPrecision::Tf32 => Self::Tf32,
+            CudaPrecision::Bf16 => Self::Bf16,
+            CudaPrecision::Bf16x3 => Self::Bf16x3,
+            CudaPrecision::F32 => Self::F32,
+        }
+    }
+
+    /// With tall ones, where there are some.
+    pub fn tall(precision: CudaPrecision) -> Option<Self> {
+        match precision {
+            CudaPrecision::Tf32 => Some(Self::Tf32Tall),
+            CudaPrecision::Bf16 => Some(Self::Bf16Tall),
+            CudaPrecision::Bf16x3 => Some(Self::Bf16x3Tall),
+            CudaPrecision::F32 => None,
+        }
+    }
+}
+
 /// How the blocks of a launch are laid out.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
@@ -243,12 +277,18 @@ kernels! {
         fill_f64(x: Ptr<f64>, value: f64, n: i64) 256;
     }
     many {
-        sum_forward[sum_forward_tf32 sum_forward_bf16 sum_forward_bf16x3 sum_forward_f32] by CudaPrecision:
-            (pass: Pass, groups: Ptr<GroupDesc>, extremes: Ptr<u32>) 128;
-        sum_backward[sum_backward_tf32 sum_backward_bf16 sum_backward_bf16x3 sum_backward_f32] by CudaPrecision:
-            (pass: Pass, groups: Ptr<GroupDesc>, targets: Ptr<TargetDesc>) 128;
-        sum_flows[sum_flows_tf32 sum_flows_bf16 sum_flows_bf16x3 sum_flows_f32] by CudaPrecision:
-            (pass: Pass, weights: Ptr<ParamDesc>, uses: Ptr<UseDesc>, partials: Ptr<f32>, chunks_per_split: i32) 128;
+        sum_forward[
+            sum_forward_tf32 sum_forward_bf16 sum_forward_bf16x3 sum_forward_f32
+            sum_forward_tf32_tall sum_forward_bf16_tall sum_forward_bf16x3_tall
+        ] by Product: (pass: Pass, groups: Ptr<GroupDesc>, extremes: Ptr<u32>) 128;
+        sum_backward[
+            sum_backward_tf32 sum_backward_bf16 sum_backward_bf16x3 sum_backward_f32
+            sum_backward_tf32_tall sum_backward_bf16_tall sum_backward_bf16x3_tall
+        ] by Product: (pass: Pass, groups: Ptr<GroupDesc>, targets: Ptr<TargetDesc>) 128;
+        sum_flows[
+            sum_flows_tf32 sum_flows_bf16 sum_flows_bf16x3 sum_flows_f32
+            sum_flows_tf32_tall sum_flows_bf16_tall sum_flows_bf16x3_tall
+        ] by Product: (pass: Pass, weights: Ptr<ParamDesc>, uses: Ptr<UseDesc>, partials: Ptr<f32>, chunks_per_split: i32) 128;
         weights_flows[weights_flows_f32 weights_flows_f64] by FlowPrecision:
             (
                 pass: Pass, weights: Ptr<ParamDesc>, partials: Ptr<f32>, flows: Ptr<Count>, keep: f32, chunks_per_split: i32,

@@ -3,6 +3,7 @@
 //! The arithmetic is that of `backend/cpu`: scaled linear space, the same tests for what is degenerate, the same M-step; the kernels
 //! are in `kernels/`, and `kernels/README.md` is the contract between them and this folder. `program` turns a plan into descriptors
 //! and launches, `slabs` and `feed` hold the memory, `passes`, `updates` and `rescue` launch, `step` puts them together for a batch.
+//! `group` makes several devices one, with `nccl`.
 //! Building needs no CUDA and running without a driver is an error, not a panic (`probe`).
 //!
 //! Never yet run on a GPU: the PTX that ships is executed in tests by the emulated driver in `kernels/emulator`.
@@ -11,7 +12,9 @@ mod buffers;
 mod descriptors;
 mod feed;
 mod graphs;
+mod group;
 mod kernels;
+mod nccl;
 mod passes;
 mod probe;
 mod program;
@@ -27,6 +30,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cudarc::driver::{DriverError, sys};
 
+pub use self::group::CudaGroup;
 pub use self::kernels::CudaPrecision;
 pub use self::probe::{check_device, device_count};
 

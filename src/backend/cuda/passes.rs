@@ -2,7 +2,7 @@
 
 use super::descriptors::*;
 use super::feed::Fed;
-use super::kernels::{CudaPrecision, Grid, Kernels};
+use super::kernels::{CudaPrecision, Grid, Kernels, Product};
 use super::program::{BlockClass, CHUNKS_PER_SPLIT, Program, ROWS_PER_SPLIT, Span};
 use super::slabs::{Tables, Workspace};
 use super::sorted::Sorted;
@@ -38,7 +38,32 @@ fn by_tiles(x: usize) -> usize {
     x.div_ceil(64)
 }
 
+/// Square tiles or tall ones, and the grid: tall where they still make four blocks for every multiprocessor, and are not mostly
+/// empty. By arithmetic, not by measurement; by sizes and device alone, because the bits depend on it.
+fn product(
+    precision: CudaPrecision,
+    multiprocessors: usize,
+    height: usize,
+    [square, tall]: [[usize; 3]; 2],
+) -> (Product, [usize; 3]) {
+    const LEAST_HEIGHT: usize = 96;
+    const BLOCKS_EACH: usize = 4;
+    let is_tall = height >= LEAST_HEIGHT && tall.iter().product::<usize>() >= BLOCKS_EACH * multiprocessors;
+    match Product::tall(precision).filter(|_| is_tall) {
+        Some(product) => (product, tall),
+        None => (Product::square(precision), square),
+    }
+}
+
 impl Engine<'_> {
+    /// How to multiply the groups of a launch, in tiles of rows by `width` units or columns.
+    fn by_rows(&self, precision: CudaPrecision, span: &Span, width: usize, rows: usize) -> (Product, [usize; 3]) {
+        // Blocks of a block-diagonal sum are narrow, and many.
+        let height = if span.has_blocks { 0 } else { rows };
+        let grid = |tile: usize| [by_tiles(width), rows.div_ceil(tile), span.count];
+        product(precision, self.device.multiprocessors, height, [grid(64), grid(128)])
+    }
+
     /// `rows` of which `data_rows` are of a batch.
     pub fn pass(&self, cells: Ptr<u32>, rows: usize, data_rows: usize, flow_bits: i64) -> Pass {
         let workspace = self.workspace;
@@ -75,8 +100,8 @@ impl Engine<'_> {
                 kernels.panel_gather([by_warps(rows), span.count], pass, panels, tables.slices.ptr)?;
             }
             for span in &level.groups {
-                let grid = [by_tiles(span.units), by_tiles(rows), span.count];
-                kernels.sum_forward(precision, grid, pass, tables.groups.ptr.offset(span.first), extremes)?;
+                let (product, grid) = self.by_rows(precision, span, span.units, rows);
+                kernels.sum_forward(product, grid, pass, tables.groups.ptr.offset(span.first), extremes)?;
             }
             for span in &level.sums {
                 let sums = tables.sum_descs.ptr.offset(span.first);
@@ -114,9 +139,9 @@ impl Engine<'_> {
                 kernels.sum_gain([by_warps(rows), span.count], pass, tables.gains.ptr.offset(span.first))?;
             }
             for span in level.waves.iter().flatten() {
-                let grid = [by_tiles(span.cols), by_tiles(rows), span.count];
+                let (product, grid) = self.by_rows(precision, span, span.cols, rows);
                 let groups = tables.back_groups.ptr.offset(span.first);
-                kernels.sum_backward(precision, grid, pass, groups, tables.targets.ptr)?;
+                kernels.sum_backward(product, grid, pass, groups, tables.targets.ptr)?;
             }
         }
         Ok(())
@@ -129,8 +154,9 @@ impl Engine<'_> {
         let splits = program.params.most_splits(BlockClass::Weights, data_rows);
         for span in &program.params.spans(BlockClass::Weights) {
             let weights = workspace.params.ptr.offset(span.first);
-            let grid = [span.tiles, splits, span.count];
-            kernels.sum_flows(precision, grid, pass, weights, uses, workspace.partials.ptr, CHUNKS_PER_SPLIT as i32)?;
+            let grids = [[span.tiles, splits, span.count], [span.tall_tiles, splits, span.count]];
+            let (product, grid) = product(precision, self.device.multiprocessors, span.units, grids);
+            kernels.sum_flows(product, grid, pass, weights, uses, workspace.partials.ptr, CHUNKS_PER_SPLIT as i32)?;
         }
         let splits = program.params.most_splits(BlockClass::Density, data_rows);
         for span in &program.params.spans(BlockClass::Density) {
@@ -213,4 +239,19 @@ impl Engine<'_> {
 /// Tiles of 32 categories by 128 units.
 pub(super) fn table_grid(span: &Span) -> [usize; 3] {
     [span.cols.div_ceil(32), span.units.div_ceil(128), span.count]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_are_tall_where_that_leaves_enough_of_them() {
+        let grids = |n| [[2, 4, n], [2, 2, n]];
+        let choose = |precision, height, n| product(precision, 10, height, grids(n));
+        assert_eq!(choose(CudaPrecision::Tf32, 256, 10), (Product::Tf32Tall, [2, 2, 10]));
+        assert_eq!(choose(CudaPrecision::Tf32, 256, 9), (Product::Tf32, [2, 4, 9]), "too few");
+        assert_eq!(choose(CudaPrecision::Bf16, 95, 10), (Product::Bf16, [2, 4, 10]), "half empty");
+        assert_eq!(choose(CudaPrecision::F32, 256, 10), (Product::F32, [2, 4, 10]), "there is none");
+    }
 }

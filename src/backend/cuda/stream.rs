@@ -16,6 +16,7 @@ pub(super) struct Device {
     pub context: Arc<CudaContext>,
     pub compute: Arc<CudaStream>,
     pub copy: Arc<CudaStream>,
+    pub multiprocessors: usize,
 }
 
 /// Memory of the device, `len` elements.
@@ -33,7 +34,10 @@ impl Device {
         // streams and from the events in `feed`. Before anything is allocated, because slices carry their events.
         unsafe { context.disable_event_tracking() };
         let stream = || context.new_stream().map_err(|e| driver_error("no stream could be made", e));
-        Ok(Self { compute: stream()?, copy: stream()?, context })
+        let count = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+        let count = count.map_err(|e| driver_error("the device does not say how large it is", e))?;
+        let multiprocessors = usize::try_from(count).unwrap_or(1);
+        Ok(Self { compute: stream()?, copy: stream()?, context, multiprocessors })
     }
 
     /// Memory that holds anything. `what` it is for is named if there is not enough.

@@ -94,7 +94,12 @@ impl Backward {
 
             let mut queue: Vec<&Queued<'_>> = queues.get(level).into_iter().flatten().collect();
             queue.sort_by_key(|queued| queued.wave); // stable: the order of the steps is kept
-            let extent = |q: &&Queued<'_>| Extent { units: q.group.units, cols: q.group.panel.units, stage: 0 };
+            let extent = |q: &&Queued<'_>| Extent {
+                units: q.group.units,
+                cols: q.group.panel.units,
+                is_block: q.sum.groups.len() > 1,
+                ..Extent::default()
+            };
             let (first, first_gain) = (backward.groups.len(), backward.gains.len());
             let gains: Vec<Extent> = queue.iter().filter(|q| !q.is_again).map(extent).collect();
             let extents: Vec<Extent> = queue.iter().map(extent).collect();

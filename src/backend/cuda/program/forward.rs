@@ -106,7 +106,8 @@ impl Forward {
                 let desc = GroupDesc { extremes_at: tiles as i64, ..maker.group(sum, group) };
                 tiles += group.units.div_ceil(TILE);
                 self.groups.push(desc);
-                groups.push(Extent { units: group.units, cols: group.panel.units, stage: 0 });
+                let is_block = sum.groups.len() > 1;
+                groups.push(Extent { units: group.units, cols: group.panel.units, is_block, ..Extent::default() });
             }
         }
         self.extreme_tiles = self.extreme_tiles.max(tiles);

@@ -86,8 +86,11 @@ pub(super) struct Span {
     pub units: usize,
     /// The most columns, of groups and weights.
     pub cols: usize,
-    /// The most tiles of 64 units by 64 columns, of weights.
+    /// The most tiles of 64 units by 64 columns, of weights; and of 128 units by 64 columns.
     pub tiles: usize,
+    pub tall_tiles: usize,
+    /// Whether some of them are blocks of a block-diagonal sum.
+    pub has_blocks: bool,
     /// The largest row that a warp stages in shared memory, in floats.
     pub stage: usize,
 }
@@ -98,6 +101,7 @@ struct Extent {
     units: usize,
     cols: usize,
     stage: usize,
+    is_block: bool,
 }
 
 /// The launches over descriptors that start at `first` of their table.
@@ -109,6 +113,8 @@ fn spans(first: usize, extents: &[Extent]) -> Vec<Span> {
             units: span.units.max(e.units),
             cols: span.cols.max(e.cols),
             tiles: span.tiles.max(e.units.div_ceil(64) * e.cols.div_ceil(64)),
+            tall_tiles: span.tall_tiles.max(e.units.div_ceil(128) * e.cols.div_ceil(64)),
+            has_blocks: span.has_blocks || e.is_block,
             stage: span.stage.max(e.stage),
             ..span
         })

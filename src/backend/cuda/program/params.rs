@@ -133,7 +133,7 @@ impl ParamLayout {
     /// The launches over the blocks of a class. `cols` is the number of slots.
     pub fn spans(&self, class: BlockClass) -> Vec<Span> {
         let extents: Vec<Extent> = (self.class(class).iter())
-            .map(|d| Extent { units: d.units as usize, cols: d.slots as usize, stage: 0 })
+            .map(|d| Extent { units: d.units as usize, cols: d.slots as usize, ..Extent::default() })
             .collect();
         spans(self.classes[class as usize].start, &extents)
     }
