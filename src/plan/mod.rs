@@ -124,7 +124,7 @@ pub struct SumStep {
     /// Whether `value` is shared with other sums: it is read by the very next product and then forgotten. In the backward
     /// pass the sum above that product computes G and leaves it here ([`GainBelow`]).
     pub is_transient: bool,
-    /// Set where the sum mixes a product of a transient sum and a table: its groups then cover that product, each unit
+    /// Set where the sum mixes a product of a transient sum, and of a table if there is one: its groups then cover that product, each unit
     /// once, and none of them has targets.
     pub gain_below: Option<GainBelow>,
 }

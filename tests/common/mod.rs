@@ -3,6 +3,7 @@
 #![allow(dead_code)] // every test file uses its part of it
 
 pub mod cases;
+pub mod chains;
 pub mod compare;
 pub mod drawing;
 pub mod emulator;

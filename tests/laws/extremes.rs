@@ -420,8 +420,6 @@ fn by_block(circuit: &Circuit, rows: impl Fn(usize, usize) -> Vec<f32>) -> Param
 
 const IDENTITY: [[f32; 2]; 2] = [[1.0, 0.0], [0.0, 1.0]];
 
-/// Over four variables: (x0·x1)·(x2·x3), each pair with its large entries where the other has none, beside four
-/// coins that are unlikely but less so than what is left of the pairs once small entries are dropped.
 /// A latent variable with many children: the first half of them speak for one state, the second half for the other, so that
 /// who leads on the way is hundreds of bits ahead of who wins.
 #[test]
@@ -441,6 +439,27 @@ fn a_star_of_hundreds_of_children_needs_no_rescue() {
     }
 }
 
+/// The state that leads, by up to 1,800 bits, turns out to be impossible: the one that follows is all that is left.
+#[test]
+fn a_star_whose_leader_dies_is_not_taken_for_impossible() {
+    for (behind, after) in [(60, 40), (110, 40), (150, 1), (170, 3), (180, 0), (230, 5)] {
+        let children = behind + 1 + after;
+        let circuit = Arc::new(cases::wide_product(children, 2));
+        let coin = |p: f32| vec![p, 1.0 - p, 0.0];
+        let params = by_block(&circuit, |param, unit| match (param, unit) {
+            (param, _) if param == children => vec![0.5, 0.5],
+            (param, 0) if param < behind => coin(1.0),
+            (param, _) if param < behind => coin(2f32.powi(-10)),
+            (param, 0) if param == behind => coin(0.0),
+            _ => coin(0.5),
+        });
+        let batch = Batch::from_rows(&vec![0u8; children], children).unwrap();
+        survives(&format!("{behind} children behind, {after} after"), &circuit, &params, &batch);
+    }
+}
+
+/// Over four variables: (x0·x1)·(x2·x3), each pair with its large entries where the other has none, beside four
+/// coins that are unlikely but less so than what is left of the pairs once small entries are dropped.
 fn products_that_drop_each_other() -> (Arc<Circuit>, Params) {
     let mut c = CircuitBuilder::new(4);
     let x: Vec<NodeId> = (0..4).map(|var| mixed_coins(&mut c, var)).collect();

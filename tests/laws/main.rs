@@ -13,6 +13,7 @@ mod fused;
 mod probability;
 mod rows;
 mod specification;
+mod transient;
 
 use std::sync::Arc;
 

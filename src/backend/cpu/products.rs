@@ -109,7 +109,10 @@ impl<'a> AtOnce<'a> {
             (Some(t), 2) => multiply_all(out, [t, values(0), values(1)]),
             (Some(t), 3) => multiply_all(out, [t, values(0), values(1), values(2)]),
             (Some(t), 4) => multiply_all(out, [t, values(0), values(1), values(2), values(3)]),
-            _ => return None,
+            (None, 2) => multiply_all(out, [values(0), values(1)]),
+            (None, 3) => multiply_all(out, [values(0), values(1), values(2)]),
+            (None, 4) => multiply_all(out, [values(0), values(1), values(2), values(3)]),
+            _ => return None, // a copy, or ones
         };
         let scale = |i: usize| scales[self.values[i].1.start + row];
         let scale = (1..self.count).fold(scale(0), |product, i| product.times(scale(i)));

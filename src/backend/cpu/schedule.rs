@@ -8,7 +8,8 @@
 //! for the end of the pass.
 //!
 //! The rules that others rely on: a tile is worked on by one thread at a time; a released block is read and
-//! written by its own tasks only, each on its own rows; a buffer whose stage every tile has passed is not written again.
+//! written by its own tasks only, each on its own rows; a buffer whose stage every tile has passed is not written again, but
+//! for the one that transient sums share, which only the thread that has the tile looks at.
 
 use std::collections::VecDeque;
 use std::ops::Range;
