@@ -10,8 +10,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, sys::CUstream};
 use libloading::Library;
 
-use super::descriptors::Count;
-use super::descriptors::Ptr;
+use super::descriptors::{Count, Ptr};
 use crate::backend::FlowPrecision;
 use crate::error::{Error, Result};
 

@@ -7,7 +7,7 @@
 use std::ffi::CString;
 use std::sync::Arc;
 
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, result, sys};
 
 use super::driver_error;
 use crate::error::{Error, Result};
@@ -66,6 +66,12 @@ const SYMBOLS: &[&str] = &[
 
 /// A context on device `ordinal`, or why there is none.
 pub(super) fn open(ordinal: usize) -> Result<Arc<CudaContext>> {
+    check_device(ordinal)?;
+    CudaContext::new(ordinal).map_err(|e| driver_error(&format!("cuda:{ordinal} cannot be used"), e))
+}
+
+/// Whether device `ordinal` can be used, and why not. Asks the driver, and makes nothing on the device.
+pub fn check_device(ordinal: usize) -> Result<()> {
     let count = device_count()?;
     if ordinal >= count {
         let there = match count {
@@ -75,20 +81,22 @@ pub(super) fn open(ordinal: usize) -> Result<Arc<CudaContext>> {
         };
         return Err(Error::device(format!("no device cuda:{ordinal}: {there}")));
     }
-    let context = CudaContext::new(ordinal).map_err(|e| driver_error(&format!("cuda:{ordinal} cannot be used"), e))?;
-    let architecture = context.compute_capability().map_err(|e| driver_error("the device has no architecture", e))?;
+    let ask = |what| {
+        let device = result::device::get(ordinal as i32)?;
+        // SAFETY: the driver has just handed out the device.
+        unsafe { result::device::get_attribute(device, what) }
+    };
+    let major = ask(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+    let minor = ask(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    let architecture = major.and_then(|major| Ok((major, minor?)));
+    let architecture = architecture.map_err(|e| driver_error("the device has no architecture", e))?;
     if architecture < OLDEST_ARCHITECTURE {
         let ((major, minor), (least, _)) = (architecture, OLDEST_ARCHITECTURE);
         return Err(Error::device(format!(
             "cuda:{ordinal} has compute capability {major}.{minor}, the kernels need {least}.0 or later (A100, RTX 30)"
         )));
     }
-    Ok(context)
-}
-
-/// Whether device `ordinal` can be used, and why not.
-pub fn check_device(ordinal: usize) -> Result<()> {
-    open(ordinal).map(drop)
+    Ok(())
 }
 
 /// How many devices there are. An error where nobody can tell.

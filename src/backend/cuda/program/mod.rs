@@ -258,7 +258,98 @@ fn use_desc((param, u): (usize, &Use), values: &Spaces, flows: &Spaces, cells: &
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::sync::Arc;
+
     use super::*;
+    use crate::backend::cuda::descriptors::factor;
+    use crate::circuit::{Categorical, Distribution};
+    use crate::structure::{PdOptions, RatSpnOptions, Tying, hmm, monarch_hmm, pd, rat_spn};
+
+    fn programs() -> Vec<Program> {
+        let table = |_| -> Arc<dyn Distribution> { Categorical::new(3).unwrap() };
+        let random = RatSpnOptions { latents: 3, depth: 2, repetitions: 2, pieces: 2, seed: 4 };
+        let circuits = [
+            hmm(5, 9, table(0), Tying::Homogeneous).unwrap(),
+            monarch_hmm(4, (2, 5), table(0)).unwrap(),
+            pd(&[2, 4], &PdOptions::new(vec![1, 2], 3), table).unwrap(),
+            rat_spn(6, &random, table).unwrap(),
+        ];
+        circuits.iter().map(|circuit| Program::new(circuit).unwrap()).collect()
+    }
+
+    fn range(span: &Span) -> std::ops::Range<usize> {
+        span.first..span.first + span.count
+    }
+
+    #[test]
+    fn a_level_reads_what_levels_before_it_wrote() {
+        for program in programs() {
+            let forward = &program.forward;
+            let mut written: HashSet<i64> = forward.inputs.iter().map(|input| input.value.at).collect();
+            for level in &forward.levels {
+                let mut new = Vec::new();
+                for product in level.products.iter().flat_map(|span| &forward.products[range(span)]) {
+                    let factors = &forward.factors[product.first_factor as usize..][..product.num_factors as usize];
+                    assert!(factors.iter().all(|f| f.kind == factor::TABLE || written.contains(&f.source.at)));
+                    new.push(product.value.at);
+                }
+                for panel in level.panels.iter().flat_map(|span| &forward.panels[range(span)]) {
+                    let slices = &forward.slices[panel.first_slice as usize..][..panel.num_slices as usize];
+                    assert!(slices.iter().all(|slice| written.contains(&slice.source.at)));
+                    written.insert(panel.panel.at); // before the sums of the same level
+                }
+                for sum in level.sums.iter().flat_map(|span| &forward.sums[range(span)]) {
+                    let groups = &forward.groups[sum.first_group as usize..][..sum.num_groups as usize];
+                    assert!(groups.iter().all(|group| written.contains(&group.panel.at)));
+                    new.push(sum.value.at);
+                }
+                written.extend(new);
+            }
+            assert_eq!(written.len(), program.num_scales, "every buffer is written");
+            assert!(written.contains(&program.root_value.at));
+        }
+    }
+
+    #[test]
+    fn flows_are_complete_before_they_are_used_and_no_two_targets_of_a_wave_overlap() {
+        for program in programs() {
+            let backward = &program.backward;
+            // Buffers that hold something: set, or cleared.
+            let mut begun: HashSet<i64> = backward.clear.iter().map(|buffer| buffer.at).collect();
+            begun.insert(program.root_flow.at);
+            let mut used = HashSet::new();
+            for level in &backward.levels {
+                for pull in level.pulls.iter().flat_map(|span| &backward.pulls[range(span)]) {
+                    let sources = &backward.sources[pull.first_source as usize..][..pull.num_sources as usize];
+                    assert!(sources.iter().all(|source| begun.contains(&source.flow.at)));
+                    assert!(!used.contains(&pull.target.at), "complete flows stay as they are");
+                    assert_eq!(pull.add == 1, begun.contains(&pull.target.at));
+                    begun.insert(pull.target.at);
+                }
+                for gain in level.gains.iter().flat_map(|span| &backward.gains[range(span)]) {
+                    assert!(begun.contains(&gain.flow.at));
+                    used.insert(gain.flow.at);
+                }
+                for wave in &level.waves {
+                    let mut columns = HashSet::new();
+                    for group in wave.iter().flat_map(|span| &backward.groups[range(span)]) {
+                        let targets = &backward.targets[group.first_target as usize..][..group.num_targets as usize];
+                        for target in targets {
+                            assert!(!used.contains(&target.target.at), "complete flows stay as they are");
+                            assert!(target.add == 0 || begun.contains(&target.target.at));
+                            let new = target.start..target.start + target.units;
+                            assert!(new.into_iter().all(|column| columns.insert((target.target.at, column))));
+                        }
+                    }
+                    begun.extend(columns.into_iter().map(|(at, _)| at));
+                }
+            }
+            assert_eq!(backward.gains.len(), program.forward.groups.len(), "every group has its gain once");
+            let uses = program.uses.iter().all(|u| begun.contains(&u.flow.at));
+            assert!(uses, "every use has a flow");
+        }
+    }
 
     #[test]
     fn launches_of_many_descriptors_are_cut() {
