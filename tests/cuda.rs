@@ -7,11 +7,12 @@ mod common;
 
 use std::sync::Arc;
 
+use anemone::ErrorKind;
 use anemone::backend::cuda::{CudaBackend, CudaGroup, CudaOptions, CudaPrecision};
 use anemone::backend::{Backend, BatchReport, FlowPrecision};
 use anemone::circuit::{Categorical, Circuit, Gaussian, Params, Smoothing};
 use anemone::data::Batch;
-use anemone::error::ErrorKind;
+
 use anemone::optim::{
     AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
 };
