@@ -46,7 +46,7 @@ fn folder() -> TempDir {
 
 /// The events that a run reports.
 fn trained(driver: Driver, dir: &Path, args: &[&str]) -> Vec<Value> {
-    let output = anemone(driver, dir, &[&["train", "p.toml", "--json"], args].concat());
+    let output = anemone(driver, dir, &[&["train", "p.toml", "--json"][..], args].concat());
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
