@@ -3,6 +3,8 @@
 //! Every test runs itself again in a process that finds `kernels/emulator` where a driver would be; the PTX that ships is executed
 //! there. Eager streams do everything at once; lazy ones only what somebody waits for, which is how a missing event is found.
 
+#![allow(clippy::unwrap_used)] // what fails here fails a test
+
 mod common;
 
 use std::sync::Arc;
@@ -12,7 +14,6 @@ use anemone::backend::cuda::{CudaBackend, CudaGroup, CudaOptions, CudaPrecision}
 use anemone::backend::{Backend, BatchReport, FlowPrecision};
 use anemone::circuit::{Categorical, Circuit, Gaussian, Params, Smoothing};
 use anemone::data::Batch;
-
 use anemone::optim::{
     AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
 };

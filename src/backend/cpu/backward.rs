@@ -320,8 +320,8 @@ fn add_tied(
 ) {
     let rows = chunk.rows.len(); // without the marginal row
     if chunk.marginal {
-        // SAFETY: the sum's flow is complete.
         let flow = match sum.flow.filter(|_| !sum.is_transient) {
+            // SAFETY: the sum's flow is complete.
             Some(flow) => unsafe { flow_row(chunk, flow, rows) },
             None => &state.marginal_flow[..],
         };

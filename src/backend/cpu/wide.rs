@@ -37,7 +37,7 @@ impl WideRow {
     #[inline(always)]
     pub fn multiply(&mut self, values: &[f32], scale: Scale) {
         let shift = if self.max > 0.0 && self.max.is_finite() { exponent_of(self.max) - TOP } else { 0 };
-        if shift > 0 || shift < LOW - TOP {
+        if !(LOW - TOP..=0).contains(&shift) {
             self.shift(shift);
         }
         self.scale = self.scale.times(scale);

@@ -186,8 +186,7 @@ macro_rules! kernels {
         /// What the wrappers pass: name, bytes of each argument, threads of a block.
         #[cfg(test)]
         fn signatures() -> Vec<(&'static str, Vec<usize>, u32)> {
-            let mut all = Vec::new();
-            $(all.push((stringify!($one), vec![$(size_of::<$type>()),*], $threads));)*
+            let mut all = vec![$((stringify!($one), vec![$(size_of::<$type>()),*], $threads)),*];
             $(
                 let bytes = vec![$(size_of::<$m_type>()),*];
                 $(all.push((stringify!($name), bytes.clone(), $m_threads));)+

@@ -7,6 +7,7 @@ use super::{Tile, Tiles};
 const WIDTH: usize = 16;
 
 /// See [`Tile`].
+#[expect(clippy::too_many_arguments, reason = "a kernel's: pointers with their strides")]
 unsafe fn tile<const ROWS: usize, const TRANSPOSED: bool>(
     depth: usize,
     left: *const f32,

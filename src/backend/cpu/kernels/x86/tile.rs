@@ -5,6 +5,7 @@
 macro_rules! matrix_tile {
     ($features:literal, $lanes:literal: $zero:path, $load:path, $store:path, $broadcast:path, $multiply_add:path, $add:path) => {
         #[target_feature(enable = $features)]
+        #[expect(clippy::too_many_arguments, reason = "a kernel's: pointers with their strides")]
         unsafe fn tile<const ROWS: usize, const TRANSPOSED: bool>(
             depth: usize,
             mut left: *const f32,
