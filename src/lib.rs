@@ -11,6 +11,7 @@
 //! * [`backend`]: a circuit on a device: likelihoods, flows, updates.
 //! * [`optim`]: optimizers, short programs for a backend.
 //! * [`telemetry`]: metrics of a run.
+//! * [`compare`]: optimizers side by side.
 //! * [`mod@bench`]: how fast all of that is; [`cli`]: the command line.
 //!
 //! The README has a complete example; `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the formulas.
@@ -20,6 +21,7 @@ pub mod batcher;
 pub mod bench;
 pub mod circuit;
 pub mod cli;
+pub mod compare;
 pub mod data;
 pub mod decode;
 mod error;

@@ -1,0 +1,3 @@
+//! Several optimizers on one stream from one start, and what came of it.
+
+pub mod findings;
