@@ -14,6 +14,7 @@
 mod bench;
 mod bench_table;
 mod check;
+mod compare;
 mod completions;
 mod demo;
 mod eval;
@@ -51,6 +52,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
     Bench(Box<bench::BenchArgs>),
+    Compare(Box<compare::CompareArgs>),
     Completions(completions::CompletionsArgs),
     Demo(demo::DemoArgs),
 }
@@ -64,6 +66,7 @@ pub fn run() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Demo(args) => demo::run(&args).map_err(output::Failure::from),
     };

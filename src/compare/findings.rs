@@ -75,7 +75,10 @@ pub struct Contender {
     pub settings: Vec<Setting>,
     /// What was tried to settle them; empty where nothing was searched.
     pub trials: Vec<Trial>,
-    /// One for each seed, in the order of the file; fewer while the comparison is not over.
+    /// The seeds it is to run under.
+    #[serde(default)]
+    pub seeds: Vec<u64>,
+    /// One for each of its seeds, in their order; fewer while the comparison is not over.
     pub runs: Vec<Run>,
 }
 

@@ -14,7 +14,7 @@ pub mod open;
 pub(crate) mod overrides;
 pub mod prepare;
 pub mod run;
-mod run_files;
+pub(crate) mod run_files;
 pub mod spec;
 pub mod stop;
 pub mod stream;

@@ -134,8 +134,14 @@ pub struct Validated {
     pub impossible_rows: u64,
     /// Whether it is the best so far.
     pub best: bool,
+    /// Mean log-likelihood of the test rows, which are looked at only where the held-out rows say it is the best so far.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_ll: Option<f64>,
     /// How long it took.
     pub seconds: f64,
+    /// Seconds of learning before it, over all resumptions; those of looking at held-out rows are left out.
+    #[serde(default)]
+    pub learned_seconds: f64,
 }
 
 /// The end of an epoch.

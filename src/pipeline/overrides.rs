@@ -28,18 +28,35 @@ const SWITCHES: [Switch; 2] = [
     Switch { path: "circuit.model", section: "circuit", default: MODELS[0].0, keys: model_keys },
 ];
 
+/// A value for a key, and what said so: a flag as it is typed, or a line of another file.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Change {
+    /// Dotted path.
+    pub path: String,
+    /// What is to be there.
+    pub value: Value,
+    /// Where messages point.
+    pub place: String,
+}
+
 /// Applies `key=value` assignments in their order. Returns what a user should be told.
 pub(crate) fn apply(document: &mut Document, assignments: &[String]) -> Result<Vec<String>> {
-    let parsed = assignments.iter().map(|assignment| parse(assignment)).collect::<Result<Vec<_>>>()?;
+    let changes = assignments.iter().map(|assignment| parse(assignment)).collect::<Result<Vec<_>>>()?;
+    apply_changes(document, &changes)
+}
+
+/// Applies changes in their order. Returns what a user should be told.
+pub(crate) fn apply_changes(document: &mut Document, changes: &[Change]) -> Result<Vec<String>> {
     let before: Vec<String> = SWITCHES.iter().map(|switch| chosen(document, switch)).collect();
-    for (path, value) in parsed {
-        document.set(path, value, &format!("--set {path}"))?;
+    for Change { path, value, place } in changes {
+        document.set(path, value.clone(), place)?;
     }
     let switched = SWITCHES.iter().zip(before).filter_map(|(switch, before)| drop_unknown(document, switch, &before));
     Ok(switched.collect())
 }
 
-fn parse(assignment: &str) -> Result<(&str, Value)> {
+/// Reads `key=value`.
+pub(crate) fn parse(assignment: &str) -> Result<Change> {
     let refuse = |why: &str| Err(Error::option(format!("--set {assignment}: {why}, such as --set batch.rows=64")));
     let Some((path, text)) = assignment.split_once('=') else {
         return refuse("expected a key and a value");
@@ -52,11 +69,13 @@ fn parse(assignment: &str) -> Result<(&str, Value)> {
         return refuse("expected a value after `=`");
     }
     // Words need no quotes; what begins like a list, a table or a quoted text was meant as one.
-    match parse_value(text) {
-        Ok(value) => Ok((path, value)),
-        Err(error) if text.starts_with(['[', '{', '"', '\'']) => Err(error.at(format!("--set {path}"))),
-        Err(_) => Ok((path, Value::String(text.to_string()))),
-    }
+    let place = format!("--set {path}");
+    let value = match parse_value(text) {
+        Ok(value) => value,
+        Err(error) if text.starts_with(['[', '{', '"', '\'']) => return Err(error.at(place)),
+        Err(_) => Value::String(text.to_string()),
+    };
+    Ok(Change { path: path.to_string(), value, place })
 }
 
 fn chosen(document: &Document, switch: &Switch) -> String {

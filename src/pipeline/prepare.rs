@@ -11,7 +11,9 @@ use super::detached::detached;
 pub use super::machine::{Machine, Placed};
 use super::model::{MemoryEstimate, build_circuit, estimate, initial_params, needs_sample};
 use super::open::{HeldOutRows, open_decoder, open_source};
-use super::spec::{DEFAULT_HELD_OUT, ModelSpec, PipelineSpec, ValidateSpec, expand_path, show_size};
+use super::spec::{
+    DEFAULT_HELD_OUT, Format, ModelSpec, PipelineSpec, SourceSpec, ValidateSpec, expand_path, show_size,
+};
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
 use crate::batcher::{BadPolicy, BatchSpec};
 use crate::circuit::Circuit;
@@ -35,6 +37,8 @@ pub struct Inputs {
     pub stream: StreamOptions,
     /// What is held out.
     pub valid: Option<HeldOut>,
+    /// What is looked at only when the held-out rows say that the model is the best so far. No pipeline has any: a comparison does.
+    pub test: Option<HeldOut>,
 }
 
 /// Rows to validate on.
@@ -69,6 +73,15 @@ impl HeldOut {
         Ok(Self { source: Source::Indexed(Arc::new(rows)), rows: None, source_log_likelihood })
     }
 
+    /// Other rows, read as those that the pipeline holds out.
+    pub async fn open_files(spec: &PipelineSpec, files: &[String]) -> Result<Self> {
+        let like = spec.validate.as_ref().map(|validate| &validate.source).filter(|source| !source.files.is_empty());
+        let format = files.first().and_then(|file| Format::of(file));
+        let like = like.unwrap_or(&spec.source).clone();
+        let source = SourceSpec { files: files.to_vec(), format: format.or(like.format), synthetic: None, ..like };
+        Ok(Self { source: open_source(&source, &spec.decode).await?.source, rows: None, source_log_likelihood: None })
+    }
+
     /// A stream over the held-out rows: once, in order.
     pub fn open(&self, inputs: &Inputs) -> Result<Stream> {
         let batch = BatchSpec { shuffle: false, drop_last: false, ..inputs.batch.clone() };
@@ -94,6 +107,7 @@ impl Inputs {
             source: opened.source,
             decoder,
             valid,
+            test: None,
             batch: BatchSpec {
                 rows: batch.rows,
                 shuffle: batch.shuffle,

@@ -6,26 +6,27 @@
 //!
 //! [`rehearse`] is the same loop without a run folder, for measuring.
 
+mod checkpoints;
+mod memory;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use metrics::{counter, gauge, histogram};
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
-use tokio::task::JoinHandle;
 
-use super::evaluate::evaluate;
+use self::checkpoints::{Checkpointed, Writing};
+use self::memory::{Best, Memory};
+use super::evaluate::{Evaluation, evaluate};
 use super::observer::{EpochEnd, Event, Finished, Observer, Phases, Started, StepLine, Validated, bits_per_dim};
-use super::prepare::{Inputs, Machine, Placed};
+use super::prepare::{HeldOut, Inputs, Machine, Placed};
 pub use super::run_files::RESOLVED;
 use super::run_files::RunFiles;
 use super::spec::PipelineSpec;
 use super::stop::Stop;
 use super::stream::{Stream, StreamOptions};
 use super::waits::StageWaits;
-use crate::backend::cpu::IsaCap;
-use crate::backend::{Device, PhaseSeconds, TrainingPrecision};
+use crate::backend::{PhaseSeconds, TrainingPrecision};
 use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
@@ -63,10 +64,40 @@ pub async fn train(
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
     let folder = CheckpointFolder::open(&options.out.join(CHECKPOINTS))?;
-    let mut resumed = find_checkpoint(&folder, options, observer)?;
-    let Some(inputs) = unless_stopped(stop, Inputs::open(spec)).await? else {
-        return Ok(stopped_before_it_began(observer));
-    };
+    let resumed = find_checkpoint(&folder, options, observer)?;
+    match unless_stopped(stop, Inputs::open(spec)).await? {
+        Some(inputs) => train_from(spec, &inputs, None, (folder, resumed), options, stop, observer).await,
+        None => Ok(stopped_before_it_began(observer)),
+    }
+}
+
+/// Learns as [`train`] does, with inputs that are open and a circuit that is built: for several runs on one stream from one
+/// start. A run that goes on has the circuit of its checkpoint.
+pub async fn train_on(
+    spec: &PipelineSpec,
+    inputs: &Inputs,
+    circuit: Arc<Circuit>,
+    options: &TrainOptions,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Finished> {
+    let folder = CheckpointFolder::open(&options.out.join(CHECKPOINTS))?;
+    let resumed = find_checkpoint(&folder, options, observer)?;
+    train_from(spec, inputs, Some(circuit), (folder, resumed), options, stop, observer).await
+}
+
+/// A checkpoint and where it is.
+type Found = Option<(PathBuf, Checkpoint)>;
+
+async fn train_from(
+    spec: &PipelineSpec,
+    inputs: &Inputs,
+    circuit: Option<Arc<Circuit>>,
+    (folder, mut resumed): (CheckpointFolder, Found),
+    options: &TrainOptions,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Finished> {
     let mut identity = inputs.identity(spec)?;
     let mut machine = options.machine.clone();
     let mut memory: Memory = Memory::default();
@@ -85,9 +116,10 @@ pub async fn train(
             *checkpoint = checkpoint.clone().without_optimizer();
         }
     }
-    let circuit = match &resumed {
-        Some((_, checkpoint)) => checkpoint.circuit.clone(),
-        None => match unless_stopped(stop, inputs.build_circuit(spec)).await? {
+    let circuit = match (&resumed, circuit) {
+        (Some((_, checkpoint)), _) => checkpoint.circuit.clone(),
+        (None, Some(circuit)) => circuit,
+        (None, None) => match unless_stopped(stop, inputs.build_circuit(spec)).await? {
             Some(circuit) => Arc::new(circuit),
             None => return Ok(stopped_before_it_began(observer)),
         },
@@ -104,7 +136,7 @@ pub async fn train(
     let files = RunFiles::open(&options.out, folder, identity, spec.pipeline.on_bad, &learner.progress())?;
     files.write_resolved(&memory.pipeline)?;
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
-    let run = Run::new(spec, &inputs, learner, place, memory, stop, observer)?;
+    let run = Run::new(spec, inputs, learner, place, memory, stop, observer)?;
     Run { files: Some(files), ..run }.until_the_end(&options.name, resumed_from).await
 }
 
@@ -141,11 +173,7 @@ fn stopped_before_it_began(observer: &mut dyn Observer) -> Finished {
 }
 
 /// The checkpoint to go on from, if any; damaged ones are passed over with a warning.
-fn find_checkpoint(
-    folder: &CheckpointFolder,
-    options: &TrainOptions,
-    observer: &mut dyn Observer,
-) -> Result<Option<(PathBuf, Checkpoint)>> {
+fn find_checkpoint(folder: &CheckpointFolder, options: &TrainOptions, observer: &mut dyn Observer) -> Result<Found> {
     if !options.resume && !folder.list()?.is_empty() {
         return Err(Error::state(format!(
             "{}: there are checkpoints of an earlier run here; go on with --resume, or choose another folder with --out",
@@ -199,70 +227,6 @@ impl Place {
     }
 }
 
-/// What a run keeps in its checkpoints besides what the learner does.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-struct Memory {
-    /// Seconds of all stretches of the run together.
-    #[serde(default)]
-    seconds: f64,
-    /// The best held-out log-likelihood and its step.
-    #[serde(default)]
-    best: Option<Best>,
-    /// The latest held-out log-likelihood.
-    #[serde(default)]
-    valid_ll: Option<f64>,
-    /// Digest of the rows that they were measured on.
-    #[serde(default)]
-    held_out: Option<String>,
-    /// The device's memory decides where batches are cut, and with it the last bits of what is learned.
-    #[serde(default)]
-    memory_budget: Option<usize>,
-    /// So does the instruction set,
-    #[serde(default)]
-    isa: Option<IsaCap>,
-    /// and, with more than the last bits, the precision of training.
-    #[serde(default)]
-    precision: Option<TrainingPrecision>,
-    /// Where the run was, for people. It may go on anywhere.
-    #[serde(default)]
-    device: Option<String>,
-    /// The resolved pipeline.
-    #[serde(default)]
-    pipeline: String,
-    /// Log-likelihoods of the epoch so far.
-    #[serde(default)]
-    epoch: EpochSums,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Best {
-    step: u64,
-    log_likelihood: f64,
-}
-
-impl Memory {
-    fn read(checkpoint: &Checkpoint) -> Self {
-        serde_json::from_value(Value::Object(checkpoint.meta.extra.clone())).unwrap_or_default()
-    }
-
-    /// What the run used, but for its device and threads: those do not matter. A precision that the device took by itself is
-    /// none that was chosen: a run that goes on elsewhere takes what is usual there.
-    fn machine(&self) -> Machine {
-        let was_gpu = self.device.as_ref().is_some_and(|device| device.starts_with("cuda"));
-        let usual = TrainingPrecision::default_of(if was_gpu { Device::Cuda(0) } else { Device::Cpu });
-        let precision = self.precision.filter(|precision| *precision != usual);
-        let Self { memory_budget, isa, .. } = *self;
-        Machine { memory_budget, isa, precision, ..Machine::default() }
-    }
-
-    fn write(&self) -> Map<String, Value> {
-        match json!(self) {
-            Value::Object(map) => map,
-            _ => Map::new(),
-        }
-    }
-}
-
 /// A run between its first and its last batch.
 struct Run<'a> {
     spec: &'a PipelineSpec,
@@ -290,19 +254,6 @@ struct Run<'a> {
     line: StepLine,
 }
 
-struct Writing {
-    task: JoinHandle<Result<PathBuf>>,
-    begun: Instant,
-}
-
-/// The last checkpoint of this stretch.
-struct Checkpointed {
-    at: Instant,
-    step: u64,
-    cursor: Option<Cursor>,
-    path: Option<PathBuf>,
-}
-
 /// What the lines of `metrics.jsonl` need to remember.
 struct Lines {
     written: Option<Instant>,
@@ -316,13 +267,6 @@ struct Lines {
 struct Rate {
     rows_per_second: f64,
     bound: &'static str,
-}
-
-/// Log-likelihoods of the epoch so far, each batch before its update.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct EpochSums {
-    log_likelihood: f64,
-    weight: f64,
 }
 
 impl<'a> Run<'a> {
@@ -546,27 +490,30 @@ impl<'a> Run<'a> {
         if self.validated == Some(progress.updates) {
             return Ok(());
         }
+        let learned_seconds = self.seconds() - self.memory.validation_seconds;
         let begun = Instant::now();
         let device = self.learner.phase_seconds().await?;
-        let mut stream = valid.open(self.inputs)?;
-        let learner = self.learner.clone();
-        let score = async |batch| learner.log_likelihoods(batch).await;
-        let evaluation = evaluate(&mut stream, valid.rows, score);
-        let Some(found) = unless_stopped(&self.stop, evaluation).await.map_err(|e| e.at("validate"))? else {
+        let Some(found) = self.look_at(valid).await.map_err(|e| e.at("validate"))? else {
             return Ok(()); // the loop sees the request next
         };
-        self.add_bad_records(stream.take_bad())?;
         self.validated = Some(progress.updates);
-        self.validating.add(&self.learner.phase_seconds().await?.since(&device));
         self.memory.valid_ll = found.mean_log_likelihood;
         let better = |log_likelihood: f64| self.memory.best.is_none_or(|best| log_likelihood > best.log_likelihood);
         let best = found.mean_log_likelihood.filter(|&ll| found.impossible_rows == 0 && better(ll));
+        let mut test_ll = None;
         if let Some(log_likelihood) = best {
-            self.memory.best = Some(Best { step: progress.step, log_likelihood });
+            if let Some(test) = &self.inputs.test {
+                let Some(tested) = self.look_at(test).await.map_err(|e| e.at("test"))? else { return Ok(()) };
+                test_ll = tested.mean_log_likelihood.filter(|_| tested.impossible_rows == 0);
+            }
+            self.memory.best = Some(Best { step: progress.step, log_likelihood, test_ll });
         }
         if let Some(log_likelihood) = found.mean_log_likelihood {
             gauge!(telemetry::VALID_LL).set(log_likelihood);
         }
+        self.validating.add(&self.learner.phase_seconds().await?.since(&device));
+        let seconds = begun.elapsed().as_secs_f64();
+        self.memory.validation_seconds += seconds;
         self.write_line(found.mean_log_likelihood)?;
         self.observer.event(&Event::Validated(Validated {
             step: progress.step,
@@ -577,12 +524,26 @@ impl<'a> Run<'a> {
             rows: found.rows,
             impossible_rows: found.impossible_rows,
             best: best.is_some(),
-            seconds: begun.elapsed().as_secs_f64(),
+            test_ll,
+            seconds,
+            learned_seconds,
         }));
         if best.is_some() && self.spec.checkpoint.keep_best {
             self.checkpoint().await?; // the best is kept, so it has to be written
         }
         Ok(())
+    }
+
+    /// How likely held-out rows are now; `None` if somebody asks for a stop meanwhile.
+    async fn look_at(&mut self, rows: &HeldOut) -> Result<Option<Evaluation>> {
+        let mut stream = rows.open(self.inputs)?;
+        let learner = self.learner.clone();
+        let score = async |batch| learner.log_likelihoods(batch).await;
+        let found = unless_stopped(&self.stop, evaluate(&mut stream, rows.rows, score)).await?;
+        if found.is_some() {
+            self.add_bad_records(stream.take_bad())?;
+        }
+        Ok(found)
     }
 
     fn step_line(&mut self, report: &StepReport) -> StepLine {
@@ -667,74 +628,6 @@ impl<'a> Run<'a> {
                 None => self.observer.event(&Event::Warning(format!("left out: {record}"))),
             }
         }
-        Ok(())
-    }
-
-    async fn checkpoint_if_due(&mut self) -> Result<()> {
-        if self.writing.as_ref().is_some_and(|writing| writing.task.is_finished()) {
-            self.finish_writing_or_warn().await;
-        }
-        let spec = &self.spec.checkpoint;
-        let (step, last) = (self.learner.progress().step, &self.checkpointed);
-        let by_batches = spec.every_batches.is_some_and(|every| step.is_multiple_of(every) && step != last.step);
-        let is_new = last.cursor.as_ref() != Some(&self.learner.progress().cursor);
-        let by_seconds = is_new && spec.every_seconds.is_some_and(|every| last.at.elapsed().as_secs_f64() >= every);
-        if by_batches || by_seconds {
-            return self.checkpoint().await;
-        }
-        Ok(())
-    }
-
-    /// Copies everything and writes it in the background. A checkpoint that fails is a warning: the next may succeed, and
-    /// until then the last good one stays.
-    async fn checkpoint(&mut self) -> Result<()> {
-        self.finish_writing_or_warn().await;
-        let Some(files) = &self.files else { return Ok(()) };
-        let (folder, identity) = (files.folder.clone(), files.identity.clone());
-        let snapshot = self.learner.snapshot().await?;
-        self.memory.seconds = self.seconds();
-        (self.checkpointed.at, self.checkpointed.step) = (Instant::now(), snapshot.progress.step);
-        self.checkpointed.cursor = Some(snapshot.progress.cursor.clone());
-        let extra = self.memory.write();
-        let keep = self.spec.checkpoint.keep;
-        let best = self.memory.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
-        let task = tokio::task::spawn_blocking(move || {
-            let path = folder.write(&snapshot, &identity, &extra)?;
-            folder.prune(snapshot.progress.step, keep, best)?;
-            Ok(path)
-        });
-        self.writing = Some(Writing { task, begun: Instant::now() });
-        Ok(())
-    }
-
-    /// The last checkpoint of a run: here a failure is one.
-    async fn checkpoint_and_wait(&mut self) -> Result<()> {
-        self.finish_writing_or_warn().await;
-        let is_written = self.checkpointed.path.is_some()
-            && self.checkpointed.cursor.as_ref() == Some(&self.learner.progress().cursor);
-        if is_written {
-            return Ok(());
-        }
-        self.checkpoint().await?;
-        self.finish_writing().await
-    }
-
-    async fn finish_writing_or_warn(&mut self) {
-        if let Err(error) = self.finish_writing().await {
-            self.checkpointed.path = None;
-            self.warn(format!("a checkpoint could not be written, the last good one stays: {error}"));
-        }
-    }
-
-    async fn finish_writing(&mut self) -> Result<()> {
-        let Some(Writing { task, begun }) = self.writing.take() else { return Ok(()) };
-        let path = task.await.unwrap_or_else(|e| Err(Error::state(format!("writing a checkpoint: {e}"))))?;
-        gauge!(telemetry::CHECKPOINT_SECONDS).set(begun.elapsed().as_secs_f64());
-        if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
-            gauge!(telemetry::CHECKPOINT_TIME).set(now.as_secs_f64());
-        }
-        self.checkpointed.path = Some(path.clone());
-        self.observer.event(&Event::Checkpointed { path });
         Ok(())
     }
 

@@ -131,7 +131,7 @@ impl Ledger {
 }
 
 /// Writes a small file whole or not at all.
-fn write_whole(path: &Path, text: &str) -> Result<()> {
+pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
     let beside = path.with_extension("tmp");
     fs::write(&beside, text)
         .and_then(|()| fs::rename(&beside, path))

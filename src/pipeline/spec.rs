@@ -32,14 +32,14 @@ use serde::{Serialize, Serializer};
 pub(crate) use circuit::{COMMON as CIRCUIT_COMMON, MODELS};
 pub use circuit::{CircuitSpec, InputKind, ModelSpec, PdSpec, TyingSpec};
 pub use decode::{DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, GPT2_VOCAB};
-pub(crate) use document::{Document, parse_value};
+pub(crate) use document::{Document, inline, parse_value};
 pub use expand::{DATA_VARIABLE, expand_path};
 pub use learn::LearnSection;
 pub(crate) use learn::{LIMITS, OPTIMIZERS, default_options};
 pub use size::{parse_size, show_size, write_size};
 pub use source::{DEFAULT_HELD_OUT, Format, STANDARD_INPUT, SourceSpec, ValidateSpec};
 
-use self::section::Section;
+pub(crate) use self::section::Section;
 use super::suggest::hint;
 use crate::batcher::OnBad;
 use crate::error::{Error, Result};

@@ -167,6 +167,19 @@ impl ModelSpec {
         };
         MODELS[index].0
     }
+
+    /// Hidden states, or units of a region; `None` where a file decides.
+    pub fn latents(&self) -> Option<usize> {
+        match self {
+            Self::Hmm { latents, .. }
+            | Self::MonarchHmm { latents, .. }
+            | Self::Hclt { latents, .. }
+            | Self::Pd(PdSpec { latents, .. })
+            | Self::Pdhclt(PdSpec { latents, .. })
+            | Self::RatSpn { latents, .. } => Some(*latents),
+            Self::File { .. } => None,
+        }
+    }
 }
 
 pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<String>) -> Result<CircuitSpec> {

@@ -28,6 +28,8 @@ enum Place {
     Line(usize),
     /// The flag that said it, as it is typed.
     Flag(String),
+    /// A line of another file, which this one was changed by.
+    Elsewhere(String),
 }
 
 impl Document {
@@ -98,9 +100,29 @@ impl Document {
         table.is_some_and(|table| table.remove(key).is_some())
     }
 
+    /// Takes everything that was set so far for written: what is set from now on comes on top of it.
+    pub fn settle(&mut self) {
+        for place in self.places.values_mut() {
+            if let Place::Flag(flag) = place {
+                *place = Place::Elsewhere(std::mem::take(flag));
+            }
+        }
+    }
+
     /// Whether a flag, and not the file, said it.
     pub fn is_from_flag(&self, path: &str) -> bool {
         matches!(self.places.get(path), Some(Place::Flag(_)))
+    }
+
+    /// The keys of the table at a dotted path, in the order they were written.
+    pub fn keys_in_order(&self, path: &str) -> Vec<String> {
+        let Some(table) = self.get(path).and_then(Value::as_object) else { return Vec::new() };
+        let mut keys: Vec<String> = table.keys().cloned().collect();
+        keys.sort_by_key(|key| match self.places.get(&format!("{path}.{key}")) {
+            Some(Place::Line(line)) => *line,
+            Some(Place::Flag(_) | Place::Elsewhere(_)) | None => usize::MAX,
+        });
+        keys
     }
 
     /// Where to look for a value or for what is missing there: `file.toml:12`, or the flag.
@@ -109,7 +131,7 @@ impl Document {
         loop {
             match self.places.get(at) {
                 Some(Place::Line(line)) => return format!("{}:{line}", self.name),
-                Some(Place::Flag(flag)) => return flag.clone(),
+                Some(Place::Flag(said) | Place::Elsewhere(said)) => return said.clone(),
                 None => match at.rsplit_once('.') {
                     Some((parent, _)) => at = parent,
                     None => return self.name.clone(),
@@ -123,6 +145,19 @@ impl Document {
 pub(crate) fn parse_value(text: &str) -> Result<Value> {
     let value = DeValue::parse(text).map_err(|e| Error::format(e.message().replace('\n', "; ")))?;
     convert(value.get_ref(), 0, "", &mut |_, _| ()).map_err(|(_, why)| Error::format(why))
+}
+
+/// Writes one TOML value in a line, as [`parse_value`] reads it.
+pub(crate) fn inline(value: &Value) -> String {
+    let list = |items: Vec<String>| items.join(", ");
+    match value {
+        Value::Array(items) => format!("[{}]", list(items.iter().map(inline).collect())),
+        Value::Object(table) => {
+            let items = table.iter().map(|(key, value)| format!("{key} = {}", inline(value)));
+            format!("{{ {} }}", list(items.collect()))
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value.to_string(),
+    }
 }
 
 /// Writes TOML, keys in the order of the fields.
@@ -224,6 +259,9 @@ mod tests {
         assert!(document.is_from_flag("batch.rows") && !document.is_from_flag("name"));
         let error = document.set("name.first", json!(1), "--set name.first").unwrap_err();
         assert_eq!(error.to_string(), "--set name.first: `name` is a text, it has no key inside");
+        document.settle();
+        assert!(!document.is_from_flag("batch.rows"));
+        assert_eq!(document.place("batch.rows"), "--batch-rows");
         assert!(document.remove("batch.rows") && !document.remove("batch.rows"));
     }
 
@@ -251,5 +289,8 @@ mod tests {
         assert_eq!(parse_value("1.0").unwrap(), json!(1.0));
         assert_eq!(parse_value("{ a = [1, true] }").unwrap(), json!({"a": [1, true]}));
         assert!(parse_value("full_batch_em").is_err());
+        for text in ["0.5", "\"a\"", "[1, 2]", "{ from = 0.4, schedule = \"cosine\", to = 0.1 }"] {
+            assert_eq!(inline(&parse_value(text).unwrap()), text);
+        }
     }
 }

@@ -1,0 +1,315 @@
+//! Runs a comparison: searches first, then every contender under every seed, one after the other on the whole machine.
+//!
+//! Data is opened once a comparison; a circuit is built once a seed and shared. Whatever is over is not done again, and a
+//! run that was interrupted goes on from its last checkpoint, so the same command finishes what it began.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::findings::{Contender, Findings, Point, Section, Trial};
+use super::spec::{Choice, ComparisonSpec, ContenderSpec, slug};
+use super::store::{Recorder, RunFolder, RunResult};
+use crate::circuit::Circuit;
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::evaluate::evaluate;
+use crate::pipeline::observer::{Event, Observer};
+use crate::pipeline::prepare::{HeldOut, Inputs, Machine};
+use crate::pipeline::run::{TrainOptions, train_on};
+use crate::pipeline::spec::PipelineSpec;
+use crate::pipeline::stop::Stop;
+use crate::source::Source;
+
+/// What a comparison tells whoever watches it, besides the events of its runs.
+pub trait Audience: Observer {
+    /// A run is about to begin, or to go on.
+    fn begins(&mut self, task: &Task);
+
+    /// A run is over, now or before; `findings` has it.
+    fn ends(&mut self, task: &Task, findings: &Findings) -> Result<()>;
+}
+
+/// One run of a comparison.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Task {
+    /// Which comparison.
+    pub section: String,
+    /// Which contender.
+    pub contender: String,
+    /// Which options are tried; empty in a run that counts.
+    pub trial: Vec<String>,
+    /// Under which seed.
+    pub seed: u64,
+    /// For how many epochs.
+    pub epochs: u64,
+}
+
+/// Where and how to run.
+#[derive(Clone, Debug)]
+pub struct CompareOptions {
+    /// The folder of everything.
+    pub out: PathBuf,
+    /// The device and what it may use.
+    pub machine: Machine,
+    /// What the whole is called.
+    pub title: String,
+    /// The day, for the report.
+    pub date: String,
+    /// The machine in words, for the report.
+    pub machine_in_words: String,
+    /// The command, for the report.
+    pub command: String,
+}
+
+/// How many runs a comparison is, trials and all.
+pub fn count_runs(spec: &ComparisonSpec) -> Result<(usize, usize)> {
+    let mut trials = 0;
+    for contender in &spec.contenders {
+        let own = spec.trials_after(contender, &Choice::default())?.len();
+        trials += if own > 1 { own } else { 0 };
+    }
+    Ok((trials, spec.contenders.iter().map(|contender| contender.seeds.len()).sum()))
+}
+
+/// Runs all comparisons; whether they are over, or somebody asked for a stop.
+pub async fn compare(
+    specs: &[ComparisonSpec],
+    options: &CompareOptions,
+    stop: &Stop,
+    audience: &mut dyn Audience,
+) -> Result<(Findings, bool)> {
+    let mut findings = Findings {
+        title: options.title.clone(),
+        date: options.date.clone(),
+        machine: options.machine_in_words.clone(),
+        command: options.command.clone(),
+        sections: Vec::new(),
+    };
+    for spec in specs {
+        let shared = spec.shared(spec.seeds[0])?;
+        let inputs = open(spec, &shared).await.map_err(|e| e.at(&spec.name))?;
+        findings.sections.push(begin(spec, &inputs));
+        let mut section = Running { spec, options, stop, inputs, starts: Vec::new() };
+        if !section.run(&mut findings, audience).await.map_err(|e| e.at(&spec.name))? {
+            return Ok((findings, false));
+        }
+    }
+    Ok((findings, true))
+}
+
+/// The data of a comparison, test rows and all.
+async fn open(spec: &ComparisonSpec, shared: &PipelineSpec) -> Result<Inputs> {
+    let mut inputs = Inputs::open(shared).await?;
+    if let Source::Live(_) = inputs.source {
+        return Err(Error::unsupported("a live stream comes only once: several optimizers cannot learn from it"));
+    }
+    if matches!(inputs.source, Source::Indexed(_)) && inputs.num_rows().is_none() {
+        return Err(Error::option("the source is endless, and epochs are compared: give it a number of rows"));
+    }
+    if !spec.test.is_empty() {
+        inputs.test = Some(HeldOut::open_files(shared, &spec.test).await.map_err(|e| e.at("compare.test"))?);
+    }
+    Ok(inputs)
+}
+
+fn begin(spec: &ComparisonSpec, inputs: &Inputs) -> Section {
+    Section {
+        name: spec.name.clone(),
+        title: spec.title.clone(),
+        about: spec.about.clone(),
+        data: inputs.describe_source(),
+        rows: inputs.num_rows().unwrap_or(0),
+        num_vars: inputs.decoder.shape().num_vars as u64,
+        epochs: spec.epochs,
+        references: spec.references.clone(),
+        thresholds: spec.thresholds.clone(),
+        ..Section::default()
+    }
+}
+
+/// What everybody starts from under one seed.
+#[derive(Clone)]
+struct Start {
+    seed: u64,
+    circuit: Arc<Circuit>,
+    point: Point,
+}
+
+/// One comparison while it runs.
+struct Running<'a> {
+    spec: &'a ComparisonSpec,
+    options: &'a CompareOptions,
+    stop: &'a Stop,
+    inputs: Inputs,
+    starts: Vec<Start>,
+}
+
+impl Running<'_> {
+    /// Whether it came to its end.
+    async fn run(&mut self, findings: &mut Findings, audience: &mut dyn Audience) -> Result<bool> {
+        let spec = self.spec;
+        let mut chosen: Vec<Choice> = Vec::new();
+        for contender in &spec.contenders {
+            let like = spec.contenders.iter().position(|other| Some(&other.name) == contender.like.as_ref());
+            let inherited = like.map(|at| chosen[at].clone()).unwrap_or_default();
+            let Some((choice, trials)) = self.search(contender, &inherited, findings, audience).await? else {
+                return Ok(false);
+            };
+            let pipeline = spec.pipeline(&choice, spec.seeds[0], spec.epochs)?;
+            let section = last(findings);
+            section.circuit = describe_circuit(&pipeline);
+            section.contenders.push(Contender {
+                name: contender.name.clone(),
+                optimizer: pipeline.learn.optimizer.name().to_string(),
+                ablates: contender.like.clone(),
+                settings: choice.settings(),
+                trials,
+                seeds: contender.seeds.clone(),
+                runs: Vec::new(),
+            });
+            chosen.push(choice);
+        }
+        // Seed by seed, so that a report of half of them compares everybody.
+        for &seed in &spec.seeds {
+            let takes_part = |(_, contender): &(usize, &ContenderSpec)| contender.seeds.contains(&seed);
+            for (at, contender) in spec.contenders.iter().enumerate().filter(takes_part) {
+                let task = self.task(contender, seed, spec.epochs, Vec::new());
+                let folder = self.options.out.join(&spec.name).join(slug(&contender.name));
+                let Some(result) = self.learn(&task, &chosen[at], &folder, audience).await? else {
+                    return Ok(false);
+                };
+                let section = last(findings);
+                section.valid_rows = section.valid_rows.max(result.valid_rows);
+                section.rows = section.rows.max(result.run.rows.checked_div(spec.epochs).unwrap_or(0));
+                section.contenders[at].runs.push(result.run);
+                if let Some(start) = self.starts.first() {
+                    section.parameters = start.circuit.layout().num_values() as u64;
+                }
+                audience.ends(&task, findings)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn task(&self, contender: &ContenderSpec, seed: u64, epochs: u64, trial: Vec<String>) -> Task {
+        Task { section: self.spec.name.clone(), contender: contender.name.clone(), trial, seed, epochs }
+    }
+
+    /// Settles the options of a contender: tries all, takes the best. `None` if somebody asked for a stop.
+    async fn search(
+        &mut self,
+        contender: &ContenderSpec,
+        inherited: &Choice,
+        findings: &Findings,
+        audience: &mut dyn Audience,
+    ) -> Result<Option<(Choice, Vec<Trial>)>> {
+        let choices = self.spec.trials_after(contender, inherited)?;
+        if let [only] = &choices[..] {
+            return Ok(Some((only.clone(), Vec::new())));
+        }
+        let (seed, epochs) = (self.spec.seeds[0], self.spec.search_epochs);
+        let mut trials = Vec::new();
+        for choice in &choices {
+            let settings = choice.searched(&choices);
+            let shown = settings.iter().map(|setting| format!("{} = {}", setting.key, setting.value)).collect();
+            let task = self.task(contender, seed, epochs, shown);
+            let folder = self.options.out.join(&self.spec.name).join("search").join(slug(&contender.name));
+            let Some(result) = self.learn(&task, choice, &folder, audience).await? else { return Ok(None) };
+            let values = result.run.points.iter().skip(1).filter_map(|point| point.valid);
+            trials.push(Trial { settings, epochs, best_valid: values.reduce(f64::max), is_chosen: false });
+            audience.ends(&task, findings)?;
+        }
+        let better = |a: &usize, b: &usize| {
+            let value = |at: &usize| trials[*at].best_valid.unwrap_or(f64::NEG_INFINITY);
+            value(a).total_cmp(&value(b)).then(b.cmp(a)) // of equals the first
+        };
+        let best = (0..trials.len()).max_by(better).unwrap_or(0);
+        if trials[best].best_valid.is_none() {
+            return Err(Error::state(format!("{}: nothing that was tried made every row possible", contender.name)));
+        }
+        trials[best].is_chosen = true;
+        Ok(Some((choices[best].clone(), trials)))
+    }
+
+    /// One run, from wherever it is. `None` if somebody asked for a stop.
+    async fn learn(
+        &mut self,
+        task: &Task,
+        choice: &Choice,
+        parent: &Path,
+        audience: &mut dyn Audience,
+    ) -> Result<Option<RunResult>> {
+        let pipeline = self.spec.pipeline(choice, task.seed, task.epochs)?;
+        let folder = RunFolder::new(parent, &format!("seed-{}", task.seed), &pipeline, &self.spec.test)?;
+        if let Some(result) = folder.result()? {
+            self.starts_from(task.seed).await?;
+            return Ok(Some(result));
+        }
+        audience.begins(task);
+        let start = self.starts_from(task.seed).await?;
+        let mut inputs = self.inputs.clone();
+        (inputs.batch.rows, inputs.batch.seed) = (pipeline.batch.rows, pipeline.batch.seed);
+        if !task.trial.is_empty() {
+            inputs.test = None; // test rows have no part in choosing
+        }
+        let options = TrainOptions {
+            name: task.contender.clone(),
+            out: folder.path().to_path_buf(),
+            resume: true,
+            force_resume: false,
+            machine: self.options.machine.clone(),
+        };
+        let mut recorder = Recorder::new(&folder, &mut *audience);
+        let finished = train_on(&pipeline, &inputs, start.circuit, &options, self.stop, &mut recorder).await;
+        let has_begun = recorder.has_begun();
+        let mut result = recorder.finish(task.seed, start.point)?;
+        match finished {
+            Ok(finished) if finished.epoch < task.epochs => return Ok(None),
+            Ok(finished) => result.run.rows = finished.rows,
+            // A model that is none any more: the optimizer's doing, and worth a line in the table.
+            Err(error) if has_begun && error.kind() == ErrorKind::State => {
+                audience.event(&Event::Warning(format!("{} failed: {error}", task.contender)));
+                result.run.failed = Some(error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+        folder.finish(&result)?;
+        if !task.trial.is_empty() {
+            folder.remove_checkpoints()?;
+        }
+        Ok(Some(result))
+    }
+
+    /// The circuit of a seed with how likely held-out rows are before anybody learned.
+    async fn starts_from(&mut self, seed: u64) -> Result<Start> {
+        if let Some(start) = self.starts.iter().find(|start| start.seed == seed) {
+            return Ok(start.clone());
+        }
+        let shared = self.spec.shared(seed)?;
+        let mut inputs = self.inputs.clone();
+        inputs.batch.seed = seed;
+        let circuit = Arc::new(inputs.build_circuit(&shared).await?);
+        let (mut placed, _) = inputs.build_learner(&shared, circuit.clone(), &self.options.machine)?;
+        let mut point = Point::default();
+        if let Some(valid) = &inputs.valid {
+            let score = async |batch| placed.backend.log_likelihoods(&batch);
+            let found = evaluate(&mut valid.open(&inputs)?, valid.rows, score).await?;
+            point.valid = found.mean_log_likelihood.filter(|_| found.impossible_rows == 0);
+        }
+        self.starts.push(Start { seed, circuit, point });
+        Ok(self.starts[self.starts.len() - 1].clone())
+    }
+}
+
+fn last(findings: &mut Findings) -> &mut Section {
+    let at = findings.sections.len() - 1; // `compare` has put it there
+    &mut findings.sections[at]
+}
+
+/// The circuit in a few words.
+fn describe_circuit(pipeline: &PipelineSpec) -> String {
+    let model = &pipeline.circuit.model;
+    match model.latents() {
+        Some(latents) => format!("{}, {latents} latents", model.name()),
+        None => model.name().to_string(),
+    }
+}

@@ -1,0 +1,171 @@
+//! Where the runs of a comparison live, and what each leaves behind.
+//!
+//! A folder is named after everything that decides what is learned in it. Change a contender and it runs anew beside what was
+//! there; leave it as it is and its result is taken as found. `result.json` is there once a run is over, whole or not at
+//! all; `curve.jsonl` grows with every look at held-out rows.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::findings::{Point, Run};
+use crate::data::Digest;
+use crate::error::{Error, Result};
+use crate::pipeline::observer::{Event, Observer};
+use crate::pipeline::run::CHECKPOINTS;
+use crate::pipeline::run_files::{JsonLines, write_whole};
+use crate::pipeline::spec::PipelineSpec;
+
+/// The folder of one run.
+#[derive(Clone, Debug)]
+pub(super) struct RunFolder {
+    path: PathBuf,
+}
+
+/// A run that is over.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct RunResult {
+    pub run: Run,
+    pub valid_rows: u64,
+}
+
+impl RunFolder {
+    /// The folder of what `spec` learns, under a name that people recognise.
+    pub fn new(parent: &Path, name: &str, spec: &PipelineSpec, test: &[String]) -> Result<Self> {
+        let digest = Digest::new().part(spec.to_toml()?).part(test.join("\n")).finish();
+        Ok(Self { path: parent.join(format!("{name}-{}", &digest[..8])) })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What came of the run, if it is over.
+    pub fn result(&self) -> Result<Option<RunResult>> {
+        let path = self.path.join("result.json");
+        let place = path.display().to_string();
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io(&place, &e)),
+        };
+        let read = serde_json::from_str(&text);
+        read.map(Some).map_err(|e| Error::state(format!("{place}: cannot be read: {e}; remove it to run this anew")))
+    }
+
+    /// Says that the run is over.
+    pub fn finish(&self, result: &RunResult) -> Result<()> {
+        let text =
+            serde_json::to_string(result).map_err(|e| Error::state(format!("a result cannot be written: {e}")))?;
+        write_whole(&self.path.join("result.json"), &text)
+    }
+
+    /// Removes what a run that is over needs no longer, if nobody will ask for its model.
+    pub fn remove_checkpoints(&self) -> Result<()> {
+        let path = self.path.join(CHECKPOINTS);
+        match fs::remove_dir_all(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(&path.display().to_string(), &e)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A line of `curve.jsonl`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct CurveLine {
+    step: u64,
+    point: Point,
+    best: bool,
+    test: Option<f64>,
+    valid_rows: u64,
+}
+
+/// Watches a run, keeps its curve, and passes everything on.
+pub(super) struct Recorder<'a> {
+    folder: PathBuf,
+    next: &'a mut dyn Observer,
+    lines: Option<JsonLines>,
+    train: Option<f64>,
+    has_begun: bool,
+    /// Nothing can be written any more.
+    failed: Option<Error>,
+}
+
+impl<'a> Recorder<'a> {
+    pub fn new(folder: &RunFolder, next: &'a mut dyn Observer) -> Self {
+        Self { folder: folder.path.clone(), next, lines: None, train: None, has_begun: false, failed: None }
+    }
+
+    /// Whether learning had begun: what fails before that is no fault of the optimizer.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// The curve of the run, from its `start` on, over all resumptions.
+    pub fn finish(self, seed: u64, start: Point) -> Result<RunResult> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let path = self.path();
+        let text = fs::read_to_string(&path).or_else(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => Ok(String::new()), // it failed before the first look
+            _ => Err(Error::io(&path.display().to_string(), &e)),
+        })?;
+        let mut lines: Vec<CurveLine> = Vec::new();
+        for line in text.lines().filter_map(|line| serde_json::from_str::<CurveLine>(line).ok()) {
+            // A run that was killed between a look and its checkpoint looks again.
+            lines.retain(|earlier| (earlier.step, earlier.point.epoch) < (line.step, line.point.epoch));
+            lines.push(line);
+        }
+        let test = lines.iter().rev().find(|line| line.best).and_then(|line| line.test);
+        let valid_rows = lines.last().map_or(0, |line| line.valid_rows);
+        let points: Vec<Point> = std::iter::once(start).chain(lines.iter().map(|line| line.point)).collect();
+        let seconds = points.last().map_or(0.0, |point| point.seconds);
+        Ok(RunResult { run: Run { seed, points, rows: 0, seconds, test, failed: None }, valid_rows })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("curve.jsonl")
+    }
+
+    fn record(&mut self, event: &Event) -> Result<()> {
+        match event {
+            Event::Started(started) => {
+                self.has_begun = true;
+                let step = started.step;
+                let keep = |line: &serde_json::Value| line["step"].as_u64().is_some_and(|at| at <= step);
+                self.lines = Some(JsonLines::open(&self.path(), keep)?);
+            }
+            Event::EpochEnd(end) => self.train = end.log_likelihood,
+            Event::Validated(found) => {
+                let line = CurveLine {
+                    step: found.step,
+                    point: Point {
+                        epoch: found.epoch as f64,
+                        seconds: found.learned_seconds,
+                        valid: found.log_likelihood.filter(|_| found.impossible_rows == 0),
+                        train: self.train.take(),
+                    },
+                    best: found.best,
+                    test: found.test_ll,
+                    valid_rows: found.rows,
+                };
+                if let Some(lines) = &mut self.lines {
+                    lines.add(&line)?;
+                }
+            }
+            Event::Step(_) | Event::Checkpointed { .. } | Event::Warning(_) | Event::Finished(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Observer for Recorder<'_> {
+    fn event(&mut self, event: &Event) {
+        if self.failed.is_none() {
+            self.failed = self.record(event).err();
+        }
+        self.next.event(event);
+    }
+}

@@ -1,0 +1,97 @@
+//! When a run leaves a checkpoint, and how: copied at once, written in the background.
+
+use std::path::PathBuf;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use metrics::gauge;
+use tokio::task::JoinHandle;
+
+use super::Run;
+use crate::data::Cursor;
+use crate::error::{Error, Result};
+use crate::pipeline::observer::Event;
+use crate::telemetry;
+
+/// A checkpoint on its way to the disk.
+pub(super) struct Writing {
+    pub task: JoinHandle<Result<PathBuf>>,
+    pub begun: Instant,
+}
+
+/// The last checkpoint of this stretch.
+pub(super) struct Checkpointed {
+    pub at: Instant,
+    pub step: u64,
+    pub cursor: Option<Cursor>,
+    pub path: Option<PathBuf>,
+}
+
+impl Run<'_> {
+    pub(super) async fn checkpoint_if_due(&mut self) -> Result<()> {
+        if self.writing.as_ref().is_some_and(|writing| writing.task.is_finished()) {
+            self.finish_writing_or_warn().await;
+        }
+        let spec = &self.spec.checkpoint;
+        let (step, last) = (self.learner.progress().step, &self.checkpointed);
+        let by_batches = spec.every_batches.is_some_and(|every| step.is_multiple_of(every) && step != last.step);
+        let is_new = last.cursor.as_ref() != Some(&self.learner.progress().cursor);
+        let by_seconds = is_new && spec.every_seconds.is_some_and(|every| last.at.elapsed().as_secs_f64() >= every);
+        if by_batches || by_seconds {
+            return self.checkpoint().await;
+        }
+        Ok(())
+    }
+
+    /// Copies everything and writes it in the background. A checkpoint that fails is a warning: the next may succeed, and
+    /// until then the last good one stays.
+    pub(super) async fn checkpoint(&mut self) -> Result<()> {
+        self.finish_writing_or_warn().await;
+        let Some(files) = &self.files else { return Ok(()) };
+        let (folder, identity) = (files.folder.clone(), files.identity.clone());
+        let snapshot = self.learner.snapshot().await?;
+        self.memory.seconds = self.seconds();
+        (self.checkpointed.at, self.checkpointed.step) = (Instant::now(), snapshot.progress.step);
+        self.checkpointed.cursor = Some(snapshot.progress.cursor.clone());
+        let extra = self.memory.write();
+        let keep = self.spec.checkpoint.keep;
+        let best = self.memory.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
+        let task = tokio::task::spawn_blocking(move || {
+            let path = folder.write(&snapshot, &identity, &extra)?;
+            folder.prune(snapshot.progress.step, keep, best)?;
+            Ok(path)
+        });
+        self.writing = Some(Writing { task, begun: Instant::now() });
+        Ok(())
+    }
+
+    /// The last checkpoint of a run: here a failure is one.
+    pub(super) async fn checkpoint_and_wait(&mut self) -> Result<()> {
+        self.finish_writing_or_warn().await;
+        let is_written = self.checkpointed.path.is_some()
+            && self.checkpointed.cursor.as_ref() == Some(&self.learner.progress().cursor);
+        if is_written {
+            return Ok(());
+        }
+        self.checkpoint().await?;
+        self.finish_writing().await
+    }
+
+    async fn finish_writing_or_warn(&mut self) {
+        if let Err(error) = self.finish_writing().await {
+            self.checkpointed.path = None;
+            self.warn(format!("a checkpoint could not be written, the last good one stays: {error}"));
+        }
+    }
+
+    async fn finish_writing(&mut self) -> Result<()> {
+        let Some(Writing { task, begun }) = self.writing.take() else { return Ok(()) };
+        let path = task.await.unwrap_or_else(|e| Err(Error::state(format!("writing a checkpoint: {e}"))))?;
+        gauge!(telemetry::CHECKPOINT_SECONDS).set(begun.elapsed().as_secs_f64());
+        if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
+            gauge!(telemetry::CHECKPOINT_TIME).set(now.as_secs_f64());
+        }
+        self.checkpointed.path = Some(path.clone());
+        self.observer.event(&Event::Checkpointed { path });
+        Ok(())
+    }
+}

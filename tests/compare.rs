@@ -1,0 +1,222 @@
+//! `anemone compare`, as a user types it: contenders on one stream, stopped and gone on with, and what is left behind.
+
+#![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
+
+use std::path::Path;
+use std::process::{Child, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anemone::compare::findings::{Contender, Findings};
+use anemone::compare::spec::{ComparisonSpec, Overrides};
+use assert_cmd::Command;
+use tempfile::TempDir;
+
+const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n[batch]\nrows = 100\n\
+    [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\nstep = 0.3\n[validate]\nrows = 200\n";
+
+const COMPARISON: &str = "[compare]\ntitle = 'Small'\npipeline = 'p.toml'\nepochs = 4\nseeds = [1, 2]\nsearch_epochs = 2\n\
+    thresholds = [-12]\n[reference.uniform]\nvalid = -12.875\n\
+    [contender.anemone]\nlearn.optimizer = 'anemone'\nlearn.step = { try = [0.01, 0.4] }\n\
+    [contender.'no momentum']\nlike = 'anemone'\nlearn.momentum = 0.0\n\
+    [contender.'full-batch EM']\nseeds = [2]\nlearn.optimizer = 'full_batch_em'\n";
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("p.toml"), PIPELINE).unwrap();
+    std::fs::write(folder.path().join("c.toml"), COMPARISON).unwrap();
+    folder
+}
+
+fn anemone(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::cargo_bin("anemone").unwrap();
+    command.current_dir(dir).args(args).timeout(Duration::from_secs(120)).output().unwrap()
+}
+
+fn compare(dir: &Path, args: &[&str]) -> (String, Findings) {
+    let output = anemone(dir, &[&["compare", "c.toml"], args].concat());
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    (String::from_utf8(output.stdout).unwrap(), findings(&dir.join("runs/c")))
+}
+
+fn findings(out: &Path) -> Findings {
+    serde_json::from_str(&std::fs::read_to_string(out.join("findings.json")).unwrap()).unwrap()
+}
+
+/// What does not depend on how fast the machine was.
+fn learned(findings: &Findings) -> Vec<(String, u64, Vec<(f64, Option<f64>, Option<f64>)>, u64)> {
+    let runs = findings.sections[0].contenders.iter().flat_map(|contender| {
+        let points = |run: &anemone::compare::findings::Run| {
+            run.points.iter().map(|point| (point.epoch, point.valid, point.train)).collect()
+        };
+        contender.runs.iter().map(move |run| (contender.name.clone(), run.seed, points(run), run.rows))
+    });
+    runs.collect()
+}
+
+fn setting<'a>(contender: &'a Contender, key: &str) -> &'a str {
+    &contender.settings.iter().find(|setting| setting.key == key).unwrap().value
+}
+
+#[test]
+fn contenders_start_alike_search_first_and_leave_a_report() {
+    let folder = folder();
+    let (printed, found) = compare(folder.path(), &[]);
+    assert!(printed.contains("c: anemone (learn.step = 0.4), seed 1"), "{printed}");
+    assert!(printed.lines().last().unwrap().ends_with("report.html"), "{printed}");
+    let section = &found.sections[0];
+    assert_eq!((found.title.as_str(), section.rows, section.valid_rows, section.num_vars), ("Small", 600, 200, 8));
+    assert!(section.parameters > 0 && section.circuit.contains("hmm, 4 latents"), "{section:?}");
+    let [anemone, plain, full] = &section.contenders[..] else { panic!("{section:?}") };
+    // The better of both steps was taken, and passed on.
+    assert_eq!(anemone.trials.len(), 2);
+    let chosen: Vec<bool> = anemone.trials.iter().map(|trial| trial.is_chosen).collect();
+    assert_eq!(chosen, [false, true], "{:?}", anemone.trials);
+    assert!(anemone.trials[1].best_valid > anemone.trials[0].best_valid);
+    assert_eq!((setting(anemone, "learn.step"), setting(plain, "learn.step")), ("0.4", "0.4"));
+    assert_eq!((plain.ablates.as_deref(), setting(plain, "learn.momentum")), (Some("anemone"), "0.0"));
+    let seeds = |contender: &Contender| contender.runs.iter().map(|run| run.seed).collect::<Vec<_>>();
+    assert_eq!((seeds(anemone), seeds(plain), seeds(full)), (vec![1, 2], vec![1, 2], vec![2]));
+    for contender in &section.contenders {
+        for run in &contender.runs {
+            let epochs: Vec<f64> = run.points.iter().map(|point| point.epoch).collect();
+            assert_eq!((epochs, run.rows), (vec![0.0, 1.0, 2.0, 3.0, 4.0], 2400));
+            assert!(run.points.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
+            assert!(run.points.iter().all(|point| point.valid.is_some_and(f64::is_finite)));
+        }
+    }
+    // One start a seed, another for another seed, and they part at once.
+    let start = |contender: &Contender, run: usize| contender.runs[run].points[0].valid;
+    assert_eq!((start(anemone, 0), start(anemone, 1)), (start(plain, 0), start(full, 0)));
+    assert_ne!(start(anemone, 0), start(anemone, 1));
+    assert_ne!(anemone.runs[1].points[1].valid, full.runs[0].points[1].valid);
+    for file in ["report.html", "curves.csv", "table.csv", "findings.json"] {
+        assert!(folder.path().join("runs/c").join(file).is_file(), "{file}");
+    }
+    // A trial leaves no model, a run leaves its last.
+    let checkpoints = |path: &str| {
+        let inside = std::fs::read_dir(folder.path().join("runs/c/c").join(path)).unwrap();
+        inside.filter(|run| run.as_ref().unwrap().path().join("checkpoints").is_dir()).count()
+    };
+    assert_eq!((checkpoints("anemone"), checkpoints("search/anemone")), (2, 0));
+
+    // The learned curve is that of `train` with the same options.
+    let set = ["learn.step=0.4", "learn.epochs=4", "batch.seed=2", "circuit.seed=2"];
+    let mut args = vec!["train", "p.toml", "--json"];
+    set.iter().for_each(|set| args.extend(["--set", set]));
+    let output = anemone_output(folder.path(), &args);
+    let valid: Vec<f64> =
+        output.lines().filter(|line| line.contains("\"event\":\"validated\"")).map(likelihood).collect();
+    let curve: Vec<f64> = anemone.runs[1].points[1..].iter().map(|point| point.valid.unwrap()).collect();
+    assert_eq!(valid, curve);
+}
+
+fn anemone_output(dir: &Path, args: &[&str]) -> String {
+    let output = anemone(dir, args);
+    assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn likelihood(line: &str) -> f64 {
+    serde_json::from_str::<serde_json::Value>(line).unwrap()["log_likelihood"].as_f64().unwrap()
+}
+
+#[test]
+fn what_is_over_is_not_learned_again_and_what_was_changed_is() {
+    let folder = folder();
+    let (_, first) = compare(folder.path(), &[]);
+    let (printed, second) = compare(folder.path(), &[]);
+    assert_eq!(first.sections, second.sections, "seconds and all: nothing was run");
+    assert!(!printed.contains("learn.step"), "no trial was made again: {printed}");
+    // Another contender joins: the others stay as they are.
+    let more = format!("{COMPARISON}[contender.mini]\nlearn.optimizer = 'mini_batch_em'\n");
+    std::fs::write(folder.path().join("c.toml"), more).unwrap();
+    let (_, third) = compare(folder.path(), &[]);
+    assert_eq!(third.sections[0].contenders[..3], first.sections[0].contenders[..]);
+    assert_eq!(third.sections[0].contenders[3].runs.len(), 2);
+    // Longer runs are other runs.
+    let (_, longer) = compare(folder.path(), &["--epochs", "5", "--seeds", "1"]);
+    assert!(longer.sections[0].contenders.iter().all(|contender| contender.runs.len() == 1));
+    assert_eq!(longer.sections[0].contenders[0].runs[0].points.len(), 6);
+}
+
+#[test]
+fn a_comparison_that_was_killed_or_stopped_ends_as_one_that_was_not() {
+    let slow = PIPELINE.replace("rows = 600", "rows = 20000").replace("rows = 100", "rows = 50");
+    let slow = format!("{slow}[checkpoint]\nevery_batches = 20\n");
+    let whole = folder();
+    std::fs::write(whole.path().join("p.toml"), &slow).unwrap();
+    let (_, want) = compare(whole.path(), &["--quiet"]);
+    for signal in ["-KILL", "-INT"] {
+        let folder = folder();
+        std::fs::write(folder.path().join("p.toml"), &slow).unwrap();
+        for wait in [300, 700] {
+            let mut child = start(folder.path());
+            std::thread::sleep(Duration::from_millis(wait));
+            let id = child.id().to_string();
+            let sent = std::process::Command::new("kill").args([signal, &id]).status().unwrap();
+            assert!(sent.success() || child.try_wait().unwrap().is_some());
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while child.try_wait().unwrap().is_none() {
+                assert!(Instant::now() < deadline, "it does not end");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let (_, got) = compare(folder.path(), &["--quiet"]);
+        assert_eq!(learned(&got), learned(&want), "{signal}");
+    }
+}
+
+fn start(dir: &Path) -> Child {
+    let program = assert_cmd::cargo::cargo_bin("anemone");
+    let mut command = std::process::Command::new(program);
+    command.current_dir(dir).args(["compare", "c.toml", "--quiet"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+#[test]
+fn a_plan_is_told_and_mistakes_are_one_line() {
+    let folder = folder();
+    let dir = folder.path();
+    let output = anemone(dir, &["compare", "c.toml", "--dry-run"]);
+    let plan = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        plan.contains("c: 2 trials of 2 epochs, then 5 runs of 4 epochs (anemone; no momentum; full-batch EM)"),
+        "{plan}"
+    );
+    assert!(!dir.join("runs").exists(), "a plan leaves nothing behind");
+    std::fs::write(dir.join("nothing.toml"), "[source]\nfiles = 'a.npy'\n").unwrap();
+    std::fs::write(dir.join("live.toml"), PIPELINE.replace("rows = 600\n", "")).unwrap();
+    std::fs::write(dir.join("bare.toml"), PIPELINE.replace("[validate]\nrows = 200\n", "")).unwrap();
+    for (change, code, words) in [
+        (("epochs = 4", "epochs = 0"), 2, "compare.epochs = 0: must be at least 1"),
+        (("p.toml", "q.toml"), 1, "q.toml"),
+        (("p.toml", "bare.toml"), 2, "the pipeline holds nothing out"),
+        (("p.toml", "live.toml"), 2, "the source is endless"),
+        (("learn.step = { try", "learn.stop = { try"), 2, "learn.stop: unknown key"),
+    ] {
+        std::fs::write(dir.join("d.toml"), COMPARISON.replacen(change.0, change.1, 1)).unwrap();
+        let output = anemone(dir, &["compare", "d.toml"]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(words) && error.trim_end().lines().count() == 1, "{change:?}: {error}");
+        assert_eq!(output.status.code(), Some(code), "{error}");
+    }
+    let output = anemone(dir, &["compare", "c.toml", "./c.toml"]);
+    assert_eq!(output.status.code(), Some(2), "two of one name");
+}
+
+/// Every comparison of the repository is understood.
+#[test]
+fn experiments_are_understood() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/experiments");
+    let mut seen = 0;
+    for domain in std::fs::read_dir(folder).unwrap() {
+        for file in std::fs::read_dir(domain.unwrap().path()).unwrap() {
+            let path = file.unwrap().path();
+            let spec = ComparisonSpec::load(&path, &Overrides::default()).unwrap();
+            assert!(spec.contenders.iter().any(|contender| contender.name == "anemone"), "{}", path.display());
+            assert!(spec.contenders.iter().any(|contender| contender.name == "full-batch EM"), "{}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen >= 6, "{seen}");
+}
