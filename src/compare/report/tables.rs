@@ -1,0 +1,238 @@
+//! The tables of a section.
+
+use super::table::{Cell, Table};
+use crate::compare::analysis::{Reached, Spread, Standing, against, best_of_seed, full_batch_em, reach, seeds};
+use crate::compare::findings::{Contender, Section, Setting, Trial};
+use crate::compare::numbers::{decimals, fixed, short, signed};
+
+/// What became of everybody.
+pub fn results(section: &Section) -> Table {
+    let decimals = decimals(section);
+    let standings: Vec<Standing<'_>> = section.contenders.iter().map(Standing::of).collect();
+    let highest = |of: fn(&Standing<'_>) -> Option<Spread>| {
+        standings.iter().filter_map(|s| of(s).map(|spread| spread.mean)).reduce(f64::max)
+    };
+    let (best, last, test) = (highest(|s| s.best), highest(|s| s.last), highest(|s| s.test));
+    let rate = highest(|s| s.rows_per_second);
+    let row = |s: &Standing<'_>| {
+        let likelihood = |spread: Option<Spread>, highest: Option<f64>| likelihood(spread, s.ended, highest, decimals);
+        let mean = |spread: Option<Spread>| spread.map_or_else(Cell::none, |spread| Cell::number(short(spread.mean)));
+        let is_fastest = s.rows_per_second.map(|spread| spread.mean) == rate;
+        vec![
+            Cell::words(&s.contender.name),
+            Cell::words(optimizer(&s.contender.optimizer)).below(settings(&s.contender.settings)),
+            runs(s, seeds(section)),
+            likelihood(s.best, best),
+            mean(s.best_epoch),
+            likelihood(s.last, last),
+            likelihood(s.test, test),
+            mean(s.rows_per_second).best_if(rate.is_some() && is_fastest),
+            mean(s.seconds),
+        ]
+    };
+    let reference = |r: &crate::compare::findings::Reference| {
+        let known = |v: Option<f64>| v.map_or_else(Cell::none, |v| Cell::number(fixed(v, decimals)));
+        let mut cells = vec![Cell::words(&r.name), Cell::words("reference"), Cell::number("")];
+        cells.extend([known(r.valid), Cell::number(""), Cell::number(""), known(r.test)]);
+        cells.extend([Cell::number(""), Cell::number("")]);
+        cells
+    };
+    let deviation = match standings.iter().any(|s| s.best.is_some_and(|spread| spread.count > 1)) {
+        true => "Means over the runs that did not fail, ± their standard deviation. ",
+        false => "",
+    };
+    Table {
+        title: "Results".into(),
+        caption: format!(
+            "{deviation}Log-likelihoods in nats a row, the highest of each column in bold. Test: under the parameters that \
+             were best on the held-out rows. Seconds of learning, without validation."
+        ),
+        heads: vec![
+            Cell::words("contender"),
+            Cell::words("optimizer"),
+            Cell::number("runs"),
+            Cell::number("best validation"),
+            Cell::number("at epoch"),
+            Cell::number("final validation"),
+            Cell::number("test"),
+            Cell::number("rows/s"),
+            Cell::number("seconds"),
+        ],
+        rows: standings.iter().map(row).collect(),
+        quiet_rows: section.references.iter().map(reference).collect(),
+        ..Table::default()
+    }
+}
+
+/// How soon everybody gets where.
+pub fn crossings(section: &Section) -> Table {
+    let decimals = decimals(section);
+    let full = full_batch_em(section);
+    let mut marks: Vec<(String, Vec<Reached>)> = Vec::new();
+    for threshold in section.thresholds.iter().copied().filter(|t| t.is_finite()) {
+        let reached = section.contenders.iter().map(|c| reach(c, |_| Some(threshold))).collect();
+        marks.push((format!("≥ {}", fixed(threshold, shown_decimals(threshold))), reached));
+    }
+    if let Some(full) = full {
+        let reached = section.contenders.iter().map(|c| reach(c, |seed| best_of_seed(full, seed))).collect();
+        let level = Standing::of(full).best.map_or(String::new(), |b| format!(" ({})", fixed(b.mean, decimals)));
+        marks.push((format!("{}’s best{level}", full.name), reached));
+    }
+    if marks.is_empty() {
+        return Table::default();
+    }
+    let least = |reached: &[Reached]| {
+        let means = reached.iter().filter(|r| r.is_by_all()).filter_map(|r| Some((r.epochs?.mean, r.seconds?.mean)));
+        means.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)))
+    };
+    let row = |(at, contender): (usize, &Contender)| {
+        let mut cells = vec![Cell::words(&contender.name)];
+        for (_, reached) in &marks {
+            let least = least(reached);
+            cells.push(crossing(&reached[at], reached[at].epochs, least.map(|l| l.0)));
+            cells.push(crossing(&reached[at], reached[at].seconds, least.map(|l| l.1)));
+        }
+        cells
+    };
+    let mut heads = vec![Cell::words("contender")];
+    let mut groups = vec![(String::new(), 1)];
+    for (mark, _) in &marks {
+        heads.extend([Cell::number("epochs"), Cell::number("seconds")]);
+        groups.push((mark.clone(), 2));
+    }
+    let paired = match (full.is_some(), seeds(section) > 1) {
+        (true, true) => " Full-batch EM’s best is taken seed by seed; its mean is shown.",
+        _ => "",
+    };
+    Table {
+        title: "How soon".into(),
+        caption: format!(
+            "The first look at the held-out rows that reaches a log-likelihood, as a mean over runs; the least in bold. ∞: \
+             not within {} epochs, in brackets how many runs did, and their mean. A run that failed counts as never reaching.{paired}",
+            section.epochs
+        ),
+        groups,
+        heads,
+        rows: section.contenders.iter().enumerate().map(row).collect(),
+        ..Table::default()
+    }
+}
+
+/// What is lost or won by leaving something out.
+pub fn ablations(section: &Section) -> Table {
+    let decimals = decimals(section);
+    let find = |name: &str| section.contenders.iter().find(|c| c.name == name);
+    let row = |one: &Contender| {
+        let whole = find(one.ablates.as_deref()?)?;
+        let a = against(one, whole);
+        let mean = |s: Option<Spread>| s.map_or_else(Cell::none, |s| Cell::number(fixed(s.mean, decimals)));
+        let difference = |s: Option<Spread>| s.map_or_else(Cell::none, |s| Cell::number(signed(s.mean, decimals)));
+        Some(vec![
+            Cell::words(&one.name),
+            Cell::words(&whole.name),
+            mean(a.best),
+            mean(a.their_best),
+            difference(a.best_difference),
+            mean(a.last),
+            mean(a.their_last),
+            difference(a.last_difference),
+            crossing(&a.reached, a.reached.epochs, None),
+            crossing(&a.theirs, a.theirs.epochs, None),
+        ])
+    };
+    Table {
+        title: "Ablations".into(),
+        caption: "What is left when something is left out: a difference below zero is what it adds. Over the seeds that both \
+                  have; epochs to the best of the whole one, seed by seed."
+            .into(),
+        groups: vec![
+            (String::new(), 2),
+            ("best validation".into(), 3),
+            ("final validation".into(), 3),
+            ("epochs to the whole one’s best".into(), 2),
+        ],
+        heads: vec![
+            Cell::words("contender"),
+            Cell::words("is, but for something, "),
+            Cell::number("ablated"),
+            Cell::number("whole"),
+            Cell::number("difference"),
+            Cell::number("ablated"),
+            Cell::number("whole"),
+            Cell::number("difference"),
+            Cell::number("ablated"),
+            Cell::number("whole"),
+        ],
+        rows: section.contenders.iter().filter_map(row).collect(),
+        ..Table::default()
+    }
+}
+
+/// What was tried for a contender, and what was chosen.
+pub fn trials(section: &Section, contender: &Contender) -> Table {
+    let decimals = decimals(section);
+    let row = |trial: &Trial| {
+        let best = trial.best_valid.filter(|v| v.is_finite());
+        vec![
+            Cell::words(settings(&trial.settings)).best_if(trial.is_chosen),
+            Cell::number(trial.epochs.to_string()),
+            best.map_or_else(Cell::none, |v| Cell::number(fixed(v, decimals)).best_if(trial.is_chosen)),
+            Cell::words(if trial.is_chosen { "✓ chosen" } else { "" }),
+        ]
+    };
+    Table {
+        heads: vec![Cell::words("tried"), Cell::number("epochs"), Cell::number("best validation"), Cell::words("")],
+        rows: contender.trials.iter().map(row).collect(),
+        ..Table::default()
+    }
+}
+
+/// An optimizer as people call it.
+pub fn optimizer(name: &str) -> String {
+    match name {
+        "full_batch_em" => "full-batch EM".into(),
+        "mini_batch_em" => "mini-batch EM".into(),
+        "stepwise_em" => "stepwise EM".into(),
+        "adam" => "Adam".into(),
+        "sgd" => "SGD".into(),
+        other => other.replace('_', " "),
+    }
+}
+
+fn settings(settings: &[Setting]) -> String {
+    settings.iter().map(|s| format!("{} = {}", s.key, s.value)).collect::<Vec<_>>().join(", ")
+}
+
+fn runs(standing: &Standing<'_>, wanted: usize) -> Cell {
+    let (ended, all) = (standing.ended, standing.contender.runs.len());
+    let cell = Cell::number(if all < wanted { format!("{ended} of {wanted}") } else { ended.to_string() });
+    if ended < all { cell.small(format!("{} failed", all - ended)) } else { cell }
+}
+
+/// A mean with its deviation. Where some run has no value, how many have one.
+fn likelihood(spread: Option<Spread>, runs: usize, highest: Option<f64>, decimals: usize) -> Cell {
+    let Some(spread) = spread else { return Cell::none() };
+    let of = if spread.count < runs { format!("({} of {runs})", spread.count) } else { String::new() };
+    let sd = spread.sd.map_or(String::new(), |sd| format!("± {}", fixed(sd, decimals)));
+    Cell::number(fixed(spread.mean, decimals))
+        .small([sd, of].join(" ").trim().to_string())
+        .best_if(highest == Some(spread.mean))
+}
+
+fn crossing(reached: &Reached, amount: Option<Spread>, least: Option<f64>) -> Cell {
+    match amount {
+        _ if reached.runs == 0 => Cell::none(),
+        None => Cell::number("∞"),
+        Some(amount) if reached.is_by_all() => {
+            Cell::number(short(amount.mean)).best_if(least.is_some_and(|least| amount.mean <= least))
+        }
+        Some(amount) => {
+            Cell::number("∞").small(format!("({} of {}: {})", amount.count, reached.runs, short(amount.mean)))
+        }
+    }
+}
+
+/// A threshold has the decimals that its author wrote.
+fn shown_decimals(value: f64) -> usize {
+    value.to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len().min(4))
+}
