@@ -132,8 +132,13 @@ fn ahead(section: &Section, decimals: usize) -> Option<String> {
         let (a, b) = (whose(first, highest), whose(next, lower));
         return Some(format!("{so_far} {a} and {b} are equally far, at {}.", fixed(highest.mean, decimals)));
     }
+    let is_kin = |c: &Contender| c.ablates.as_ref() == Some(&first.contender.name);
+    let other = order[2..].iter().find(|(other, _)| is_kin(next.contender) && !is_kin(other.contender));
+    let over = other.map_or(String::new(), |(standing, spread)| {
+        format!("; it is {} above {}", fixed(highest.mean - spread.mean, decimals), whose(standing, spread))
+    });
     Some(format!(
-        "{so_far} {} has the highest held-out log-likelihood, {}: {} nats above {}, the next{}.",
+        "{so_far} {} has the highest held-out log-likelihood, {}: {} nats above {}, the next{}{over}.",
         whose(first, highest),
         fixed(highest.mean, decimals),
         fixed(difference, decimals),

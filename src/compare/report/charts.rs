@@ -11,6 +11,7 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use super::legend::Legend;
 use super::lines::Line;
 use super::palette::{Colour, GRID, INK, MUTED, PAPER, REFERENCE, marker, with_variables};
 use super::view::{View, above, step, ticks};
@@ -51,16 +52,17 @@ impl Axis {
 }
 
 /// Plotters knows whole pixels only: drawn four times as large, curves are smooth.
-const FINE: i32 = 4;
-const WIDTH: i32 = 560;
-const HEIGHT: i32 = 380;
-const LEGEND_ROW: i32 = 24;
-const LINE_WIDTH: u32 = 2 * FINE as u32;
+pub(super) const FINE: i32 = 4;
+/// Of a chart, in the pixels of a page.
+pub(super) const WIDTH: i32 = 560;
+/// Of a chart without its legend.
+pub(super) const HEIGHT: i32 = 380;
+pub(super) const LINE_WIDTH: u32 = 2 * FINE as u32;
 const THIN_WIDTH: u32 = FINE as u32;
 /// Markers on a line; more would hide it.
 const MARKERS: usize = 9;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Ticked, Ticked>>;
 
 /// A chart for the inside of a page: no background, no legend, colours from its style sheet.
@@ -120,14 +122,14 @@ fn dashes(on: i32, off: i32) -> String {
 fn plot(area: &Area<'_>, lines: &[Line], view: &View, axis: Axis) -> Result<()> {
     let across = 0.0..longest(lines, axis);
     let x_ticks = ticks(across.start, across.end, 8);
-    let y_ticks = ticks(view.low, view.high, 7);
-    let (x_step, y_step) = (step(across.start, across.end, 8), step(view.low, view.high, 7));
+    let y_ticks = ticks(view.low, view.high, 8);
+    let (x_step, y_step) = (step(across.start, across.end, 8), step(view.low, view.high, 8));
     let widest = y_ticks.iter().map(|y| tick(*y, y_step).chars().count()).max().unwrap_or(1) as i32;
     let mut chart = ChartBuilder::on(area)
         .margin_top(10 * FINE)
         .margin_right(14 * FINE)
         .margin_bottom(4 * FINE)
-        .margin_left(2 * FINE)
+        .margin_left(6 * FINE)
         .x_label_area_size(46 * FINE)
         .y_label_area_size((34 + 8 * widest) * FINE)
         .build_cartesian_2d(Ticked::new(across.clone(), x_ticks), Ticked::new(view.low..view.high, y_ticks))
@@ -229,97 +231,21 @@ fn finite(mut points: Vec<(f64, Option<f64>)>) -> Vec<(f64, Option<f64>)> {
     points
 }
 
-fn scaled(place: usize, radius: f64, (x, y): (i32, i32)) -> Vec<(i32, i32)> {
+/// The marker of a contender, of this radius, around a place.
+pub(super) fn scaled(place: usize, radius: f64, (x, y): (i32, i32)) -> Vec<(i32, i32)> {
     let scale = |(dx, dy): &(f64, f64)| (x + (dx * radius).round() as i32, y + (dy * radius).round() as i32);
     marker(place).iter().map(scale).collect()
 }
 
-/// Names and markers in rows above a chart that stands alone, and lines of text below it.
-struct Legend<'a> {
-    rows: Vec<Vec<&'a Line>>,
-    foot: Vec<String>,
-}
-
-impl<'a> Legend<'a> {
-    fn new(lines: &'a [Line], foot: &[String]) -> Self {
-        let mut rows: Vec<Vec<&Line>> = Vec::new();
-        let mut used = i32::MAX;
-        for line in lines {
-            let width = Self::width(line);
-            if used.saturating_add(width) > WIDTH - 20 {
-                rows.push(Vec::new());
-                used = 0;
-            }
-            used += width;
-            rows.last_mut().expect("a row was begun above").push(line);
-        }
-        Self { rows, foot: foot.iter().flat_map(|note| wrapped(note, 84)).collect() }
-    }
-
-    /// About: a font is not known here.
-    fn width(line: &Line) -> i32 {
-        58 + 8 * clipped(&line.name, 56).chars().count() as i32
-    }
-
-    fn height(&self) -> i32 {
-        self.above() + self.below()
-    }
-
-    fn above(&self) -> i32 {
-        LEGEND_ROW * self.rows.len() as i32 + 8
-    }
-
-    fn below(&self) -> i32 {
-        if self.foot.is_empty() { 0 } else { 18 * self.foot.len() as i32 + 8 }
-    }
-
-    /// Draws all of it and returns what is left.
-    fn draw<'b>(&self, root: &Area<'b>) -> Result<Area<'b>> {
-        let (top, rest) = root.split_vertically(FINE * self.above());
-        let (chart, bottom) = rest.split_vertically(FINE * HEIGHT);
-        for (row, at) in self.rows.iter().zip(0..) {
-            let mut x = 16;
-            for line in row {
-                let y = FINE * (LEGEND_ROW * at + 18);
-                let rgb = line.colour().rgb();
-                let stroke = PathElement::new(vec![(FINE * x, y), (FINE * (x + 28), y)], rgb.stroke_width(LINE_WIDTH));
-                top.draw(&stroke).map_err(failed)?;
-                let outline = scaled(line.place, 4.0 * f64::from(FINE), (FINE * (x + 14), y));
-                top.draw(&Polygon::new(outline, rgb.filled())).map_err(failed)?;
-                let style = text(14, INK).pos(Pos::new(HPos::Left, VPos::Center));
-                top.draw_text(&clipped(&line.name, 56), &style, (FINE * (x + 35), y)).map_err(failed)?;
-                x += Self::width(line);
-            }
-        }
-        for (note, at) in self.foot.iter().zip(0..) {
-            bottom.draw_text(note, &text(12, MUTED), (FINE * 16, FINE * (18 * at + 4))).map_err(failed)?;
-        }
-        Ok(chart)
-    }
-}
-
 /// Text of this size, in the pixels of the page.
-fn text(size: i32, colour: Colour) -> TextStyle<'static> {
+pub(super) fn text(size: i32, colour: Colour) -> TextStyle<'static> {
     // Plotters divides by 1.24 before it writes a size.
     ("sans-serif", f64::from(FINE * size) * 1.24).into_font().color(&colour.rgb())
 }
 
-fn clipped(name: &str, most: usize) -> String {
+/// A name that is not too long.
+pub(super) fn clipped(name: &str, most: usize) -> String {
     if name.chars().count() <= most { name.into() } else { name.chars().take(most - 1).chain(['…']).collect() }
-}
-
-fn wrapped(note: &str, most: usize) -> Vec<String> {
-    let mut rows: Vec<String> = Vec::new();
-    for word in note.split_whitespace() {
-        match rows.last_mut() {
-            Some(row) if row.chars().count() + 1 + word.chars().count() <= most => {
-                row.push(' ');
-                row.push_str(word);
-            }
-            _ => rows.push(word.into()),
-        }
-    }
-    rows
 }
 
 /// A range with ticks that we chose.
@@ -352,6 +278,6 @@ impl Ranged for Ticked {
     }
 }
 
-fn failed(error: impl std::fmt::Display) -> Error {
+pub(super) fn failed(error: impl std::fmt::Display) -> Error {
     Error::state(format!("a chart cannot be drawn: {error}"))
 }

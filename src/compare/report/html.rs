@@ -13,8 +13,8 @@ pub struct Shown<'a> {
     pub section: &'a Section,
     /// Its lines.
     pub lines: &'a [Line],
-    /// Its charts, for the inside of a page, each with its caption. None if there is nothing to draw.
-    pub charts: Vec<(String, String)>,
+    /// Its charts, for the inside of a page. None if there is nothing to draw.
+    pub charts: Vec<String>,
     /// What is said below them.
     pub chart_notes: Vec<String>,
 }
@@ -108,10 +108,17 @@ fn figures(shown: &Shown<'_>) -> String {
     if shown.charts.is_empty() {
         return "<p class=\"caption\">There is nothing to draw yet: no run has a held-out value.</p>\n".into();
     }
-    let figure = |(svg, caption): &(String, String)| {
-        format!("<figure>\n{svg}<figcaption>{}</figcaption>\n</figure>\n", escape(caption))
-    };
-    let figures: String = shown.charts.iter().map(figure).collect();
+    let figures: String = shown
+        .charts
+        .iter()
+        .map(|svg| {
+            format!(
+                "<figure>
+{svg}</figure>
+"
+            )
+        })
+        .collect();
     let notes: String = shown.chart_notes.iter().map(|note| format!("{} ", escape(note))).collect();
     format!(
         "<ul class=\"legend\">\n{}</ul>\n<div class=\"figures\">\n{figures}</div>\n<p class=\"caption\">{}</p>\n",

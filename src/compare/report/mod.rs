@@ -6,6 +6,7 @@
 mod charts;
 mod csv;
 mod html;
+mod legend;
 mod lines;
 mod palette;
 mod table;
@@ -47,9 +48,8 @@ pub fn write(findings: &Findings, folder: &Path) -> Result<Written> {
         if let Some(view) = view(lines, &section.references) {
             chart_notes = chart_notes_of(section, lines, &view);
             for axis in [Axis::Epochs, Axis::Seconds] {
-                let caption = format!("Held-out log-likelihood against {}", axis.name());
-                let title = format!("{}: {caption}", section.title);
-                charts.push((charts::inline(lines, &view, axis, &title)?, caption));
+                let title = format!("{}: held-out log-likelihood against {}", section.title, axis.name());
+                charts.push(charts::inline(lines, &view, axis, &title)?);
                 let path = folder.join("charts").join(format!("{}-{}.svg", section.name, axis.name()));
                 files.push((path, charts::standalone(lines, &view, axis, &chart_notes)?));
             }
@@ -96,8 +96,9 @@ fn chart_notes_of(section: &Section, lines: &[Line], view: &View) -> Vec<String>
     if view.is_clipped {
         notes.push(format!("Cut below {}, where lines go on downwards.", fixed(view.low, decimals)));
     }
-    for (name, at) in &view.outside {
-        notes.push(format!("Not shown, for it is far off: {name}, {}.", fixed(*at, decimals)));
+    if !view.outside.is_empty() {
+        let outside = view.outside.iter().map(|(name, at)| format!("{name} ({})", fixed(*at, decimals)));
+        notes.push(format!("Too far off to be shown: {}.", outside.collect::<Vec<_>>().join(", ")));
     }
     notes
 }

@@ -11,6 +11,7 @@ pub struct Cell {
     is_number: bool,
     is_best: bool,
     is_below: bool,
+    is_padded: bool,
 }
 
 impl Cell {
@@ -47,11 +48,18 @@ impl Cell {
         self
     }
 
+    /// With room for something small behind, so that numbers with and without it stand below each other.
+    pub fn padded_if(mut self, is_padded: bool) -> Self {
+        self.is_padded = is_padded;
+        self
+    }
+
     fn html(&self, tag: &str) -> String {
         let class = if self.is_number { " class=\"n\"" } else { "" };
         let text = escape(&self.text);
         let text = if self.is_best { format!("<strong>{text}</strong>") } else { text };
         let small = match (self.small.is_empty(), self.is_below) {
+            _ if self.is_padded => format!(" <small class=\"pad\">{}</small>", escape(&self.small)),
             (true, _) => String::new(),
             (false, true) => format!("<br><small>{}</small>", escape(&self.small)),
             (false, false) => format!(" <small>{}</small>", escape(&self.small)),

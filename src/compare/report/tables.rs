@@ -14,8 +14,11 @@ pub fn results(section: &Section) -> Table {
     };
     let (best, last, test) = (highest(|s| s.best), highest(|s| s.last), highest(|s| s.test));
     let rate = highest(|s| s.rows_per_second);
+    let has_spread = standings.iter().any(|s| s.best.is_some_and(|spread| spread.count > 1));
     let row = |s: &Standing<'_>| {
-        let likelihood = |spread: Option<Spread>, highest: Option<f64>| likelihood(spread, s.ended, highest, decimals);
+        let likelihood = |spread: Option<Spread>, highest: Option<f64>| {
+            likelihood(spread, s.ended, highest, decimals).padded_if(has_spread)
+        };
         let mean = |spread: Option<Spread>| spread.map_or_else(Cell::none, |spread| Cell::number(short(spread.mean)));
         let is_fastest = s.rows_per_second.map(|spread| spread.mean) == rate;
         vec![
@@ -31,13 +34,14 @@ pub fn results(section: &Section) -> Table {
         ]
     };
     let reference = |r: &crate::compare::findings::Reference| {
-        let known = |v: Option<f64>| v.map_or_else(Cell::none, |v| Cell::number(fixed(v, decimals)));
+        let known =
+            |v: Option<f64>| v.map_or_else(Cell::none, |v| Cell::number(fixed(v, decimals))).padded_if(has_spread);
         let mut cells = vec![Cell::words(&r.name), Cell::words("reference"), Cell::number("")];
         cells.extend([known(r.valid), Cell::number(""), Cell::number(""), known(r.test)]);
         cells.extend([Cell::number(""), Cell::number("")]);
         cells
     };
-    let deviation = match standings.iter().any(|s| s.best.is_some_and(|spread| spread.count > 1)) {
+    let deviation = match has_spread {
         true => "Means over the runs that did not fail, ± their standard deviation. ",
         false => "",
     };
@@ -51,10 +55,10 @@ pub fn results(section: &Section) -> Table {
             Cell::words("contender"),
             Cell::words("optimizer"),
             Cell::number("runs"),
-            Cell::number("best validation"),
+            Cell::number("best validation").padded_if(has_spread),
             Cell::number("at epoch"),
-            Cell::number("final validation"),
-            Cell::number("test"),
+            Cell::number("final validation").padded_if(has_spread),
+            Cell::number("test").padded_if(has_spread),
             Cell::number("rows/s"),
             Cell::number("seconds"),
         ],
@@ -89,8 +93,9 @@ pub fn crossings(section: &Section) -> Table {
         let mut cells = vec![Cell::words(&contender.name)];
         for (_, reached) in &marks {
             let least = least(reached);
-            cells.push(crossing(&reached[at], reached[at].epochs, least.map(|l| l.0)));
-            cells.push(crossing(&reached[at], reached[at].seconds, least.map(|l| l.1)));
+            let (epochs, seconds) = (of_column(reached, |r| r.epochs), of_column(reached, |r| r.seconds));
+            cells.push(crossing(&reached[at], reached[at].epochs, least.map(|l| l.0), epochs));
+            cells.push(crossing(&reached[at], reached[at].seconds, least.map(|l| l.1), seconds));
         }
         cells
     };
@@ -105,7 +110,7 @@ pub fn crossings(section: &Section) -> Table {
         _ => "",
     };
     Table {
-        title: "How soon".into(),
+        title: "How soon a log-likelihood is reached".into(),
         caption: format!(
             "The first look at the held-out rows that reaches a log-likelihood, as a mean over runs; the least in bold. ∞: \
              not within {} epochs, in brackets how many runs did, and their mean. A run that failed counts as never reaching.{paired}",
@@ -136,32 +141,32 @@ pub fn ablations(section: &Section) -> Table {
             mean(a.last),
             mean(a.their_last),
             difference(a.last_difference),
-            crossing(&a.reached, a.reached.epochs, None),
-            crossing(&a.theirs, a.theirs.epochs, None),
+            crossing(&a.reached, a.reached.epochs, None, 1),
+            crossing(&a.theirs, a.theirs.epochs, None, 1),
         ])
     };
     Table {
         title: "Ablations".into(),
-        caption: "What is left when something is left out: a difference below zero is what it adds. Over the seeds that both \
-                  have; epochs to the best of the whole one, seed by seed."
+        caption: "Without what the contender leaves out, and with it, over the seeds that both have. A difference below zero is \
+                  what it adds. Epochs to the best of the one with it, seed by seed."
             .into(),
         groups: vec![
             (String::new(), 2),
             ("best validation".into(), 3),
             ("final validation".into(), 3),
-            ("epochs to the whole one’s best".into(), 2),
+            ("epochs to the best with it".into(), 2),
         ],
         heads: vec![
             Cell::words("contender"),
-            Cell::words("is, but for something, "),
-            Cell::number("ablated"),
-            Cell::number("whole"),
+            Cell::words("compared with"),
+            Cell::number("without"),
+            Cell::number("with"),
             Cell::number("difference"),
-            Cell::number("ablated"),
-            Cell::number("whole"),
+            Cell::number("without"),
+            Cell::number("with"),
             Cell::number("difference"),
-            Cell::number("ablated"),
-            Cell::number("whole"),
+            Cell::number("without"),
+            Cell::number("with"),
         ],
         rows: section.contenders.iter().filter_map(row).collect(),
         ..Table::default()
@@ -200,7 +205,7 @@ pub fn optimizer(name: &str) -> String {
 }
 
 fn settings(settings: &[Setting]) -> String {
-    settings.iter().map(|s| format!("{} = {}", s.key, s.value)).collect::<Vec<_>>().join(", ")
+    settings.iter().map(|s| format!("{}\u{a0}=\u{a0}{}", s.key, s.value)).collect::<Vec<_>>().join(", ")
 }
 
 fn runs(standing: &Standing<'_>, wanted: usize) -> Cell {
@@ -219,16 +224,29 @@ fn likelihood(spread: Option<Spread>, runs: usize, highest: Option<f64>, decimal
         .best_if(highest == Some(spread.mean))
 }
 
-fn crossing(reached: &Reached, amount: Option<Spread>, least: Option<f64>) -> Cell {
+fn crossing(reached: &Reached, amount: Option<Spread>, least: Option<f64>, decimals: usize) -> Cell {
     match amount {
         _ if reached.runs == 0 => Cell::none(),
         None => Cell::number("∞"),
         Some(amount) if reached.is_by_all() => {
-            Cell::number(short(amount.mean)).best_if(least.is_some_and(|least| amount.mean <= least))
+            Cell::number(fixed(amount.mean, decimals)).best_if(least.is_some_and(|least| amount.mean <= least))
         }
         Some(amount) => {
-            Cell::number("∞").small(format!("({} of {}: {})", amount.count, reached.runs, short(amount.mean)))
+            let mean = fixed(amount.mean, decimals);
+            Cell::number("∞").small(format!("({} of {}: {mean})", amount.count, reached.runs))
         }
+    }
+}
+
+/// How many decimals a column needs: none for whole numbers, else enough for the least of them.
+fn of_column(reached: &[Reached], of: fn(&Reached) -> Option<Spread>) -> usize {
+    let means: Vec<f64> = reached.iter().filter_map(|r| of(r).map(|spread| spread.mean)).collect();
+    let least = means.iter().copied().filter(|mean| *mean > 0.0).fold(f64::INFINITY, f64::min);
+    match least {
+        _ if means.iter().all(|mean| mean.fract() == 0.0) => 0,
+        ..1.0 => 2,
+        ..20.0 => 1,
+        _ => 0,
     }
 }
 

@@ -25,7 +25,7 @@ pub struct View {
 /// How far a contender's early values may lie below the highest, in medians over contenders, before it counts as stuck.
 const STUCK: f64 = 4.0;
 /// How much of a range may be added for all of it to be shown, or for a reference.
-const NEAR: f64 = 0.25;
+const NEAR: f64 = 0.35;
 
 /// Looks at all lines; `None` if none has a value.
 pub fn view(lines: &[Line], references: &[Reference]) -> Option<View> {
@@ -67,7 +67,7 @@ fn early(line: &Line) -> Option<f64> {
     means.get(means.len() / 5).copied()
 }
 
-/// Round numbers within a range, at most `most`: multiples of 1, 2 or 5 times a power of ten.
+/// Round numbers within a range, about `most` at most: multiples of 1, 2 or 5 times a power of ten, or of 25, 250, ….
 pub fn ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
     let step = step(low, high, most);
     let first = (low / step).ceil() as i64;
@@ -79,7 +79,9 @@ pub fn ticks(low: f64, high: f64, most: usize) -> Vec<f64> {
 pub fn step(low: f64, high: f64, most: usize) -> f64 {
     let wanted = ((high - low) / most.max(1) as f64).max(f64::MIN_POSITIVE);
     let power = 10f64.powf(wanted.log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|step| *step >= wanted * (1.0 - 1e-9)).unwrap_or(power)
+    let quarter = if power >= 10.0 { 2.5 } else { 2.0 };
+    let steps = [1.0, 2.0, quarter, 5.0, 10.0].map(|m| m * power);
+    steps.into_iter().find(|step| *step >= wanted * (1.0 - 1e-9)).unwrap_or(10.0 * power)
 }
 
 /// The part of a line that is not below `low`, in pieces. Where it goes below, it ends at the edge.
@@ -159,6 +161,7 @@ mod tests {
     #[test]
     fn ticks_are_round_and_few() {
         assert_eq!(ticks(-870.0, -655.0, 6), [-850.0, -800.0, -750.0, -700.0]);
+        assert_eq!(ticks(-830.0, -655.0, 8), [-825.0, -800.0, -775.0, -750.0, -725.0, -700.0, -675.0]);
         assert_eq!(ticks(0.0, 40.0, 8), [0.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0]);
         assert_eq!(ticks(0.0, 1.0, 5), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
         for most in 2..12 {
