@@ -69,8 +69,10 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Ticked, Ticked
 pub fn inline(lines: &[Line], view: &View, axis: Axis, title: &str) -> Result<String> {
     let body = draw(lines, view, axis, None)?;
     let (width, height) = (FINE * WIDTH, FINE * HEIGHT);
-    let head =
-        format!("<svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}\">", super::html::escape(title));
+    let head = format!(
+        "<svg viewBox=\"0 0 {width} {height}\" stroke-linejoin=\"round\" role=\"img\" aria-label=\"{}\">",
+        super::html::escape(title)
+    );
     Ok(with_variables(&format!("{head}\n{body}")))
 }
 
@@ -81,7 +83,9 @@ pub fn standalone(lines: &[Line], view: &View, axis: Axis, foot: &[String]) -> R
     let body = draw(lines, view, axis, Some(&legend))?;
     let xmlns = "xmlns=\"http://www.w3.org/2000/svg\"";
     let (w, h) = (FINE * WIDTH, FINE * height);
-    Ok(format!("<svg {xmlns} width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {w} {h}\">\n{body}"))
+    Ok(format!(
+        "<svg {xmlns} width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {w} {h}\" stroke-linejoin=\"round\">\n{body}"
+    ))
 }
 
 /// The drawing without its first line, which says how large it is.
@@ -122,8 +126,8 @@ fn dashes(on: i32, off: i32) -> String {
 fn plot(area: &Area<'_>, lines: &[Line], view: &View, axis: Axis) -> Result<()> {
     let across = 0.0..longest(lines, axis);
     let x_ticks = ticks(across.start, across.end, 8);
-    let y_ticks = ticks(view.low, view.high, 8);
-    let (x_step, y_step) = (step(across.start, across.end, 8), step(view.low, view.high, 8));
+    let y_ticks = ticks(view.low, view.high, 9);
+    let (x_step, y_step) = (step(across.start, across.end, 8), step(view.low, view.high, 9));
     let widest = y_ticks.iter().map(|y| tick(*y, y_step).chars().count()).max().unwrap_or(1) as i32;
     let mut chart = ChartBuilder::on(area)
         .margin_top(10 * FINE)

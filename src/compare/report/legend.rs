@@ -35,7 +35,7 @@ impl<'a> Legend<'a> {
 
     /// About: a font is not known here.
     fn width(line: &Line) -> i32 {
-        58 + 7 * clipped(&line.name, 56).chars().count() as i32
+        58 + 15 * clipped(&line.name, 56).chars().count() as i32 / 2
     }
 
     /// What it adds to the height of a chart.

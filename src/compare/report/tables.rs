@@ -204,8 +204,10 @@ pub fn optimizer(name: &str) -> String {
     }
 }
 
+/// Options without the name of the table that nearly all are of, each in one piece.
 fn settings(settings: &[Setting]) -> String {
-    settings.iter().map(|s| format!("{}\u{a0}=\u{a0}{}", s.key, s.value)).collect::<Vec<_>>().join(", ")
+    let shown = |s: &Setting| format!("{}\u{a0}=\u{a0}{}", s.key.strip_prefix("learn.").unwrap_or(&s.key), s.value);
+    settings.iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
 fn runs(standing: &Standing<'_>, wanted: usize) -> Cell {

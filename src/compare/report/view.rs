@@ -49,9 +49,9 @@ pub fn view(lines: &[Line], references: &[Reference]) -> Option<View> {
     for (_, v) in &references {
         (low, high) = (low.min(*v), high.max(*v));
     }
-    let is_clipped = lowest < low;
     let air = 0.04 * (high - low);
-    Some(View { low: if is_clipped { low } else { low - air }, high: high + air, is_clipped, references, outside })
+    let (low, high) = (low - air, high + air);
+    Some(View { low, high, is_clipped: lowest < low, references, outside })
 }
 
 /// All values of a line.
