@@ -143,7 +143,7 @@ fn what_went_wrong_is_named() {
         "The comparison is not over: mini-batch EM has 2 of 3 runs.",
         "the run of seed 2 failed and is in no mean: row 7 &lt;of&gt; 9 is impossible.",
         "impossible: the run of seed 1 has no held-out value that is a number.",
-        "So far, at the end of its runs, anemone has the highest held-out log-likelihood",
+        "So far, at the end of their runs, anemone has the highest held-out log-likelihood",
         "anemone reaches full-batch EM’s best held-out log-likelihood",
         "Too far off to be shown: uniform (−1385.60).",
         "where lines go on downwards",

@@ -129,6 +129,6 @@ pub fn first_reaching(points: &[Point], threshold: f64) -> Option<&Point> {
 }
 
 #[cfg(test)]
-mod testing;
+pub(super) mod testing;
 #[cfg(test)]
 mod tests;

@@ -126,7 +126,7 @@ fn ahead(section: &Section, decimals: usize) -> Option<String> {
     order.sort_by(|a, b| b.1.mean.total_cmp(&a.1.mean));
     let [(first, highest), (next, lower), ..] = order.as_slice() else { return None };
     let is_over = section.contenders.iter().all(|c| c.runs.len() == seeds(section));
-    let so_far = if is_over { "At the end" } else { "So far, at the end of its runs," };
+    let so_far = if is_over { "At the end" } else { "So far, at the end of their runs," };
     let difference = highest.mean - lower.mean;
     if fixed(difference, decimals) == fixed(0.0, decimals) {
         let (a, b) = (whose(first, highest), whose(next, lower));

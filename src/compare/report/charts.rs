@@ -14,7 +14,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use super::legend::Legend;
 use super::lines::Line;
 use super::palette::{Colour, GRID, INK, MUTED, PAPER, REFERENCE, marker, with_variables};
-use super::view::{View, above, step, ticks};
+use super::view::{View, above, band_above, step, ticks};
 use crate::compare::numbers::{fixed, thousands};
 use crate::error::{Error, Result};
 
@@ -178,17 +178,13 @@ fn tick(value: f64, step: f64) -> String {
 }
 
 fn band(chart: &mut Chart<'_, '_>, line: &Line, view: &View, axis: Axis) -> Result<()> {
-    let side = |pick: fn(&crate::compare::analysis::Band) -> f64| -> Vec<(f64, f64)> {
-        let shown = line.points.iter().filter_map(|p| Some((axis.of(p.epoch, p.seconds), pick(p.valid.as_ref()?))));
-        shown.map(|(x, y)| (x, y.clamp(view.low, view.high))).collect()
-    };
-    let (upper, lower) = (side(|band| band.max), side(|band| band.min));
-    let outline: Vec<(f64, f64)> = upper.into_iter().chain(lower.into_iter().rev()).collect();
-    if outline.is_empty() {
-        return Ok(());
+    let points = line.points.iter().map(|p| (axis.of(p.epoch, p.seconds), p.valid.map(|band| (band.min, band.max))));
+    for piece in band_above(&points.collect::<Vec<_>>(), view.low) {
+        let upper = piece.iter().map(|(x, _, upper)| (*x, *upper));
+        let lower = piece.iter().rev().map(|(x, lower, _)| (*x, *lower));
+        let shade = line.colour().rgb().mix(0.16).filled();
+        chart.draw_series([Polygon::new(upper.chain(lower).collect::<Vec<_>>(), shade)]).map_err(failed)?;
     }
-    let shade = line.colour().rgb().mix(0.16).filled();
-    chart.draw_series([Polygon::new(outline, shade)]).map_err(failed)?;
     Ok(())
 }
 

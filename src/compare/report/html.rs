@@ -145,7 +145,7 @@ fn key(line: &Line) -> String {
 /// What was tried, folded away.
 fn searched(section: &Section) -> String {
     let of = |contender: &crate::compare::findings::Contender| {
-        format!("<h4>{}</h4>\n{}", escape(&contender.name), trials(section, contender).html())
+        format!("<div>\n<h4>{}</h4>\n{}</div>\n", escape(&contender.name), trials(section, contender).html())
     };
     let searched: Vec<String> = section.contenders.iter().filter(|c| !c.trials.is_empty()).map(of).collect();
     if searched.is_empty() {
@@ -153,7 +153,8 @@ fn searched(section: &Section) -> String {
     }
     let tried: usize = section.contenders.iter().map(|c| c.trials.len()).sum();
     format!(
-        "<details>\n<summary>Options that were searched: {tried} trials of {} contenders</summary>\n{}</details>\n",
+        "<details>\n<summary>Options that were searched: {tried} trials of {} contenders</summary>\n\
+         <div class=\"searched\">\n{}</div>\n</details>\n",
         searched.len(),
         searched.concat()
     )

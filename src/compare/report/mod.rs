@@ -22,7 +22,7 @@ use self::html::Shown;
 use self::lines::{Line, lines};
 use self::view::{View, view};
 use super::findings::{Findings, Section};
-use super::numbers::{decimals, fixed};
+use super::numbers::{decimals, fixed, short};
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 
@@ -94,7 +94,7 @@ fn chart_notes_of(section: &Section, lines: &[Line], view: &View) -> Vec<String>
         notes.push("A thin line that ends with × is a run that failed.".into());
     }
     if view.is_clipped {
-        notes.push(format!("Cut below {}, where lines go on downwards.", fixed(view.low, decimals)));
+        notes.push(format!("Cut below {}, where lines go on downwards.", short(view.low)));
     }
     if !view.outside.is_empty() {
         let outside = view.outside.iter().map(|(name, at)| format!("{name} ({})", fixed(*at, decimals)));

@@ -213,7 +213,7 @@ fn settings(settings: &[Setting]) -> String {
 fn runs(standing: &Standing<'_>, wanted: usize) -> Cell {
     let (ended, all) = (standing.ended, standing.contender.runs.len());
     let cell = Cell::number(if all < wanted { format!("{ended} of {wanted}") } else { ended.to_string() });
-    if ended < all { cell.small(format!("{} failed", all - ended)) } else { cell }
+    if ended < all { cell.small(format!("({} failed)", all - ended)) } else { cell }
 }
 
 /// A mean with its deviation. Where some run has no value, how many have one.
@@ -255,4 +255,48 @@ fn of_column(reached: &[Reached], of: fn(&Reached) -> Option<Spread>) -> usize {
 /// A threshold has the decimals that its author wrote.
 fn shown_decimals(value: f64) -> usize {
     value.to_string().split_once('.').map_or(0, |(_, decimals)| decimals.len().min(4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::analysis::testing::{contender, section};
+
+    #[test]
+    fn who_does_not_always_get_there_has_an_infinity_and_a_count() {
+        let mut some = contender("some", "adam", &[&[-9.0, -8.0, -4.0], &[-9.0, -4.0, -4.0], &[-9.0, -9.0, -9.0]]);
+        let all = contender("all", "anemone", &[&[-9.0, -4.0], &[-9.0, -4.0], &[-9.0, -4.0]]);
+        let none = contender("none", "sgd", &[&[-9.0], &[-9.0], &[-9.0]]);
+        some.runs[2].failed = Some("diverged".into());
+        let mut section = section(vec![some, all, none]);
+        section.thresholds = vec![-5.0];
+        let html = crossings(&section).html();
+        assert!(html.contains("∞ <small>(2 of 3: 1.5)</small>"), "{html}");
+        assert!(html.contains("<strong>1.0</strong>"), "{html}");
+        assert!(html.contains("<td class=\"n\">∞</td>"), "{html}");
+        assert!(html.contains("≥ −5"), "{html}");
+    }
+
+    #[test]
+    fn results_are_of_runs_that_did_not_fail_and_say_how_many() {
+        let mut a = contender("a", "adam", &[&[-9.0, -4.0], &[-9.0, -6.0], &[-9.0, -1.0]]);
+        a.runs[2].failed = Some("diverged".into());
+        a.runs[0].test = Some(-7.0);
+        let html = results(&section(vec![a])).html();
+        assert!(html.contains("2 <small>(1 failed)</small>"), "{html}");
+        assert!(html.contains("<strong>−5.0000</strong> <small class=\"pad\">± 1.4142</small>"), "{html}");
+        assert!(html.contains("<strong>−7.0000</strong> <small class=\"pad\">(1 of 2)</small>"), "{html}");
+    }
+
+    #[test]
+    fn an_ablation_is_the_difference_to_what_it_ablates() {
+        let whole = contender("whole", "anemone", &[&[-9.0, -4.0]]);
+        let mut less = contender("less", "anemone", &[&[-9.0, -5.0]]);
+        less.ablates = Some("whole".into());
+        let mut lost = less.clone();
+        lost.ablates = Some("nobody".into());
+        let table = ablations(&section(vec![whole, less, lost]));
+        assert_eq!(table.rows.len(), 1);
+        assert!(table.html().contains("−1.0000"), "{}", table.html());
+    }
 }

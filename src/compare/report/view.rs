@@ -112,6 +112,27 @@ pub fn above(points: &[(f64, Option<f64>)], low: f64) -> Vec<Vec<(f64, f64)>> {
     pieces
 }
 
+/// The part of a band (place, lower, upper) that is not below `low`, in pieces. Both edges cross where their lines do.
+pub fn band_above(points: &[(f64, Option<(f64, f64)>)], low: f64) -> Vec<Vec<(f64, f64, f64)>> {
+    let mut pieces = Vec::new();
+    for piece in points.split(|(_, band)| band.is_none()) {
+        let piece: Vec<(f64, f64, f64)> = piece.iter().filter_map(|(x, band)| band.map(|(a, b)| (*x, a, b))).collect();
+        let mut all: Vec<(f64, f64, f64)> = piece.first().copied().into_iter().collect();
+        for pair in piece.windows(2) {
+            let (a, b) = (pair[0], pair[1]);
+            let crossing = |from: f64, to: f64| ((from < low) != (to < low)).then(|| (low - from) / (to - from));
+            let mut crossings: Vec<f64> = [crossing(a.1, b.1), crossing(a.2, b.2)].into_iter().flatten().collect();
+            crossings.sort_by(f64::total_cmp);
+            let between = |t: f64| (a.0 + t * (b.0 - a.0), a.1 + t * (b.1 - a.1), a.2 + t * (b.2 - a.2));
+            all.extend(crossings.into_iter().map(between));
+            all.push(b);
+        }
+        pieces.push(all.into_iter().map(|(x, lower, upper)| (x, lower.max(low), upper.max(low))).collect());
+    }
+    pieces.retain(|piece: &Vec<_>| piece.len() > 1);
+    pieces
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,5 +196,16 @@ mod tests {
         let pieces = above(&points, -5.0);
         assert_eq!(pieces, [vec![(0.5, -5.0), (1.0, 0.0)], vec![(3.0, 1.0), (3.5, -5.0)]]);
         assert!(above(&[], 0.0).is_empty());
+    }
+
+    #[test]
+    fn a_band_is_cut_at_the_edge_and_at_gaps() {
+        let points = [(0.0, Some((-8.0, -6.0))), (1.0, Some((-2.0, 0.0))), (2.0, None), (3.0, Some((1.0, 1.0)))];
+        let pieces = band_above(&points, -5.0);
+        assert_eq!(pieces.len(), 1);
+        let places: Vec<f64> = pieces[0].iter().map(|p| p.0).collect();
+        assert!((places[1] - 1.0 / 6.0).abs() < 1e-12 && (places[2] - 0.5).abs() < 1e-12, "{places:?}");
+        assert!(pieces[0].iter().all(|(_, lower, upper)| *lower >= -5.0 && lower <= upper));
+        assert_eq!(pieces[0][0], (0.0, -5.0, -5.0));
     }
 }
