@@ -25,6 +25,7 @@ pub mod compare;
 pub mod data;
 pub mod decode;
 mod error;
+mod files;
 pub mod learner;
 pub mod optim;
 pub mod order;

@@ -17,10 +17,10 @@ use crate::compare::report;
 use crate::compare::run::{Audience, CompareOptions, Task, compare, count_runs};
 use crate::compare::spec::{ComparisonSpec, Overrides};
 use crate::error::{Error, Result};
+use crate::files::write_whole;
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::overrides;
 use crate::pipeline::prepare::Machine;
-use crate::pipeline::run_files::write_whole;
 use crate::pipeline::stop::Stop;
 
 /// Compare optimizers on the same stream, from the same start, and write a report.
@@ -80,7 +80,7 @@ pub(super) fn run(args: &CompareArgs) -> Outcome {
     let written = write(&findings, &options.out)?;
     if !args.quiet {
         let unfinished = if is_over { "" } else { "stopped; the same command goes on\n" };
-        say(format_args!("{unfinished}report      {}", written.html.display()))?;
+        say(format_args!("{unfinished}report      {}", written.page.display()))?;
     }
     Ok(())
 }

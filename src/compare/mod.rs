@@ -1,8 +1,11 @@
 //! Several optimizers on one stream from one start, and what came of it.
 //!
-//! `spec` understands comparison files, `run` runs them and keeps what came of it in `store`, all of which is `findings`.
+//! `spec` understands comparison files, `run` runs them and keeps what came of it in `store`. All of that is `findings`, which `analysis`
+//! asks and `report` shows.
 
+pub mod analysis;
 pub mod findings;
+mod numbers;
 pub mod report;
 pub mod run;
 pub mod spec;

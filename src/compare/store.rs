@@ -12,9 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::findings::{Point, Run};
 use crate::data::Digest;
 use crate::error::{Error, Result};
+use crate::files::write_whole;
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::run::CHECKPOINTS;
-use crate::pipeline::run_files::{JsonLines, write_whole};
+use crate::pipeline::run_files::JsonLines;
 use crate::pipeline::spec::PipelineSpec;
 
 /// The folder of one run.

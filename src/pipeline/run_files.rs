@@ -15,6 +15,7 @@ use serde_json::Value;
 use crate::batcher::OnBad;
 use crate::decode::BadRecord;
 use crate::error::{Error, Result};
+use crate::files::write_whole;
 use crate::learner::{CheckpointFolder, Identity, Progress};
 
 /// The pipeline with every default written out, inside a run folder. Not `pipeline.toml`: that may be the user's own.
@@ -128,14 +129,6 @@ impl Ledger {
         self.known.insert(record);
         Ok(())
     }
-}
-
-/// Writes a small file whole or not at all.
-pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
-    let beside = path.with_extension("tmp");
-    fs::write(&beside, text)
-        .and_then(|()| fs::rename(&beside, path))
-        .map_err(|e| Error::io(&path.display().to_string(), &e))
 }
 
 #[cfg(test)]

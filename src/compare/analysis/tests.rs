@@ -1,0 +1,175 @@
+use proptest::prelude::*;
+
+use super::testing::{contender, run, section};
+use super::*;
+
+fn points(values: &[Option<f64>]) -> Vec<Point> {
+    run(1, values).points
+}
+
+fn curve() -> impl Strategy<Value = Vec<Option<f64>>> {
+    let valid = prop_oneof![
+        5 => (-900.0..-600.0f64).prop_map(Some),
+        1 => Just(None),
+        1 => Just(Some(f64::NAN)),
+        1 => Just(Some(f64::NEG_INFINITY)),
+    ];
+    prop::collection::vec(valid, 0..30)
+}
+
+proptest! {
+    #[test]
+    fn a_threshold_is_reached_at_its_first_crossing(values in curve(), threshold in -950.0..-550.0f64) {
+        let points = points(&values);
+        let found = first_reaching(&points, threshold).map(|p| p.epoch as usize);
+        let expected = values.iter().position(|v| v.is_some_and(|v| v.is_finite() && v >= threshold));
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_higher_threshold_is_never_reached_sooner(values in curve(), low in -950.0..-550.0f64, more in 0.0..100.0f64) {
+        let points = points(&values);
+        let epoch = |threshold| first_reaching(&points, threshold).map_or(f64::INFINITY, |p| p.epoch);
+        prop_assert!(epoch(low) <= epoch(low + more));
+    }
+
+    #[test]
+    fn a_run_reaches_its_own_best_where_it_is_and_nothing_above(values in curve()) {
+        let run = run(1, &values);
+        let Some(best) = best(&run) else {
+            prop_assert!(values.iter().all(|v| !v.is_some_and(f64::is_finite)));
+            return Ok(());
+        };
+        let level = value(best).unwrap();
+        prop_assert_eq!(first_reaching(&run.points, level), Some(best));
+        prop_assert_eq!(first_reaching(&run.points, level + 1e-6), None);
+    }
+
+    #[test]
+    fn a_mean_lies_between_the_least_and_the_greatest(values in prop::collection::vec(-1e3..1e3f64, 1..20)) {
+        let spread = Spread::of(&values).unwrap();
+        prop_assert!(spread.min <= spread.mean + 1e-9 && spread.mean <= spread.max + 1e-9);
+        prop_assert_eq!(spread.sd.is_some(), values.len() > 1);
+        prop_assert!(spread.sd.unwrap_or(0.0) <= spread.range() + 1e-9);
+    }
+
+    #[test]
+    fn any_findings_have_a_verdict_and_notes(one in curve(), other in curve(), fails in any::<bool>()) {
+        let mut full = contender("full", "full_batch_em", &[]);
+        let mut anemone = contender("anemone", "anemone", &[]);
+        let mut ablated = contender("ablated", "anemone", &[]);
+        ablated.ablates = Some("anemone".into());
+        full.runs = vec![run(1, &one), run(2, &other)];
+        anemone.runs = vec![run(2, &one), run(1, &other)];
+        anemone.runs[0].failed = fails.then(|| "diverged".to_string());
+        ablated.runs = vec![run(3, &one)];
+        let section = section(vec![full, anemone, ablated]);
+        let text = [verdict(&section), notes(&section)].concat().join(" ");
+        prop_assert!(!text.contains("NaN") && !text.contains("inf"), "{}", text);
+    }
+}
+
+#[test]
+fn of_nothing_there_is_nothing() {
+    assert_eq!(Spread::of(&[]), None);
+    assert_eq!(Spread::of(&[1.0, f64::NAN]), None);
+    assert_eq!(first_reaching(&[], -1.0), None);
+    assert_eq!(first_reaching(&points(&[Some(-1.0)]), f64::NAN), None);
+    assert_eq!(best(&Run::default()), None);
+    assert!(mean_curve(&Contender::default()).is_empty());
+    assert!(verdict(&Section::default()).is_empty() && notes(&Section::default()).is_empty());
+}
+
+#[test]
+fn a_standing_has_means_and_sample_deviations() {
+    let c = contender("a", "adam", &[&[-9.0, -3.0, -4.0], &[-9.0, -6.0, -5.0]]);
+    let standing = Standing::of(&c);
+    assert_eq!(standing.best.unwrap().mean, -4.0);
+    assert_eq!(standing.best.unwrap().sd, Some(2f64.sqrt()));
+    assert_eq!(standing.best_epoch.unwrap().mean, 1.5);
+    assert_eq!(standing.last.unwrap().mean, -4.5);
+    assert_eq!(standing.test, None);
+    assert_eq!(standing.rows_per_second.unwrap().mean, 5.0);
+}
+
+#[test]
+fn a_run_that_failed_is_in_no_mean_and_reaches_nothing() {
+    let mut c = contender("a", "adam", &[&[-9.0, -3.0], &[-9.0, -6.0]]);
+    c.runs[0].failed = Some("diverged".into());
+    assert_eq!(Standing::of(&c).best.map(|s| (s.count, s.mean)), Some((1, -6.0)));
+    let reached = reach(&c, |_| Some(-4.0));
+    assert_eq!((reached.runs, reached.count()), (2, 0));
+    assert_eq!(mean_curve(&c).last().unwrap().valid.unwrap().mean, -6.0);
+    let notes = notes(&section(vec![c]));
+    assert_eq!(notes, ["a: the run of seed 1 failed and is in no mean: diverged."]);
+}
+
+#[test]
+fn a_mean_curve_has_the_points_that_all_have_and_gaps_where_one_has_no_value() {
+    let mut c = contender("a", "adam", &[&[-9.0, -4.0, -2.0], &[-9.0, -6.0]]);
+    c.runs[1].points[1].valid = None;
+    let curve = mean_curve(&c);
+    assert_eq!(curve.len(), 2);
+    assert_eq!(curve[0].valid, Some(Band { mean: -9.0, min: -9.0, max: -9.0 }));
+    assert_eq!((curve[1].epoch, curve[1].valid), (1.0, None));
+}
+
+#[test]
+fn a_run_that_ends_without_a_value_has_no_last_one() {
+    assert_eq!(last(&run(1, &[Some(-2.0), None])), None);
+    assert_eq!(best(&run(1, &[Some(-2.0), None])).unwrap().epoch, 0.0);
+}
+
+#[test]
+fn full_batch_em_is_reached_seed_by_seed() {
+    let full = contender("full", "full_batch_em", &[&[-9.0, -8.0, -7.0, -6.0, -5.0], &[-9.0, -8.0, -7.0, -6.0, -5.5]]);
+    let ours = contender("anemone", "anemone", &[&[-9.0, -5.0, -4.0, -4.0, -4.0], &[-9.0, -7.0, -5.4, -4.0, -4.0]]);
+    let told = verdict(&section(vec![full, ours]));
+    assert_eq!(
+        told[0],
+        "anemone reaches full’s best held-out log-likelihood (−5.2500) in each of 2 seeds, after 1.5 epochs against 4 \
+         (2.7 times fewer) and 15 seconds against 40 (2.7 times fewer)."
+    );
+    assert_eq!(
+        told[1],
+        "At the end anemone has the highest held-out log-likelihood, −4.0000: 1.2500 nats above full, the next, more \
+         than seeds differ among themselves (by 0.5000 at most)."
+    );
+}
+
+#[test]
+fn who_does_not_get_there_is_said_not_to() {
+    let full = contender("full", "full_batch_em", &[&[-9.0, -5.0], &[-9.0, -5.0]]);
+    let ours = contender("anemone", "anemone", &[&[-9.0, -6.0], &[-9.0, -7.0]]);
+    let told = verdict(&section(vec![full.clone(), ours]));
+    let expected = "anemone does not reach full’s best held-out log-likelihood within 4 epochs: its best is −6.5000, \
+                    1.5000 nats below −5.0000.";
+    assert_eq!(told[0], expected);
+    let half = contender("anemone", "anemone", &[&[-9.0, -4.0], &[-9.0, -7.0]]);
+    let told = verdict(&section(vec![full, half]));
+    assert_eq!(
+        told[0],
+        "anemone reaches full’s best held-out log-likelihood in 1 of 2 seeds only, there after 1 epoch."
+    );
+    assert!(told[1].contains("no more than seeds differ"), "{}", told[1]);
+}
+
+#[test]
+fn an_ablation_is_told_with_its_sign() {
+    let whole = contender("anemone", "anemone", &[&[-9.0, -4.0]]);
+    let mut without = contender("plain", "anemone", &[&[-9.0, -3.0]]);
+    without.ablates = Some("anemone".into());
+    let told = verdict(&section(vec![whole, without]));
+    let expected = "The best of anemone is 1.0000 nats below that of plain (−4.0000 against −3.0000); at the end it is \
+                    1.0000 below.";
+    assert_eq!(told.last().unwrap(), expected);
+}
+
+#[test]
+fn what_is_still_to_come_is_said() {
+    let a = contender("a", "anemone", &[&[-9.0, -4.0], &[-9.0, -4.0]]);
+    let b = contender("b", "adam", &[&[-9.0, -5.0]]);
+    let section = section(vec![a, b]);
+    assert_eq!(notes(&section), ["The comparison is not over: b has 1 of 2 runs."]);
+    assert!(verdict(&section)[0].starts_with("So far"), "{:?}", verdict(&section));
+}

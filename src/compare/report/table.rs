@@ -1,0 +1,121 @@
+//! A table: words to the left, numbers to the right.
+
+use super::html::escape;
+
+/// A cell.
+#[derive(Clone, Debug, Default)]
+pub struct Cell {
+    text: String,
+    /// Smaller, behind or below the text.
+    small: String,
+    is_number: bool,
+    is_best: bool,
+    is_below: bool,
+    is_padded: bool,
+}
+
+impl Cell {
+    /// Words.
+    pub fn words(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
+    /// A number.
+    pub fn number(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_number: true, ..Self::default() }
+    }
+
+    /// Where there is no number.
+    pub fn none() -> Self {
+        Self::number("—")
+    }
+
+    /// With something small behind.
+    pub fn small(mut self, small: impl Into<String>) -> Self {
+        self.small = small.into();
+        self
+    }
+
+    /// With something small below.
+    pub fn below(mut self, small: impl Into<String>) -> Self {
+        self.is_below = true;
+        self.small(small)
+    }
+
+    /// In bold, if it is the best of its column.
+    pub fn best_if(mut self, is_best: bool) -> Self {
+        self.is_best = is_best;
+        self
+    }
+
+    /// With room for something small behind, so that numbers with and without it stand below each other.
+    pub fn padded_if(mut self, is_padded: bool) -> Self {
+        self.is_padded = is_padded;
+        self
+    }
+
+    fn html(&self, tag: &str) -> String {
+        let class = if self.is_number { " class=\"n\"" } else { "" };
+        let text = escape(&self.text);
+        let text = if self.is_best { format!("<strong>{text}</strong>") } else { text };
+        let small = match (self.small.is_empty(), self.is_below) {
+            _ if self.is_padded => format!(" <small class=\"pad\">{}</small>", escape(&self.small)),
+            (true, _) => String::new(),
+            (false, true) => format!("<br><small>{}</small>", escape(&self.small)),
+            (false, false) => format!(" <small>{}</small>", escape(&self.small)),
+        };
+        let close = tag.split(' ').next().unwrap_or(tag);
+        format!("<{tag}{class}>{text}{small}</{close}>")
+    }
+}
+
+/// Rows under heads. The first cell of a row is its head.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    /// What it shows, in a line.
+    pub title: String,
+    /// What has to be known to read it.
+    pub caption: String,
+    /// Heads over several columns: the text and how many. May be empty.
+    pub groups: Vec<(String, usize)>,
+    /// One for each column.
+    pub heads: Vec<Cell>,
+    /// Rows, and whether a row is set apart from those above.
+    pub rows: Vec<Vec<Cell>>,
+    /// Rows that are no contenders.
+    pub quiet_rows: Vec<Vec<Cell>>,
+}
+
+impl Table {
+    /// As HTML, with its title; nothing if it has no rows.
+    pub fn html(&self) -> String {
+        if self.rows.is_empty() && self.quiet_rows.is_empty() {
+            return String::new();
+        }
+        let mut html = String::new();
+        if !self.title.is_empty() {
+            html += &format!("<h3>{}</h3>\n", escape(&self.title));
+        }
+        html += "<div class=\"table\" tabindex=\"0\"><table>\n<thead>\n";
+        if !self.groups.is_empty() {
+            let group = |(text, columns): &(String, usize)| match text.is_empty() {
+                true => format!("<td colspan=\"{columns}\"></td>"),
+                false => format!("<th class=\"group\" scope=\"colgroup\" colspan=\"{columns}\">{}</th>", escape(text)),
+            };
+            html += &format!("<tr>{}</tr>\n", self.groups.iter().map(group).collect::<String>());
+        }
+        let heads: String = self.heads.iter().map(|head| head.html("th scope=\"col\"")).collect();
+        html += &format!("<tr>{heads}</tr>\n</thead>\n<tbody>\n");
+        let row = |class: &str, cells: &Vec<Cell>| {
+            let cell = |(at, cell): (usize, &Cell)| cell.html(if at == 0 { "th scope=\"row\"" } else { "td" });
+            format!("<tr{class}>{}</tr>\n", cells.iter().enumerate().map(cell).collect::<String>())
+        };
+        html.extend(self.rows.iter().map(|cells| row("", cells)));
+        html.extend(self.quiet_rows.iter().map(|cells| row(" class=\"quiet\"", cells)));
+        html += "</tbody>\n</table></div>\n";
+        if !self.caption.is_empty() {
+            html += &format!("<p class=\"caption\">{}</p>\n", escape(&self.caption));
+        }
+        html
+    }
+}
