@@ -17,13 +17,19 @@ mod check;
 mod completions;
 mod demo;
 mod eval;
+mod inpaint;
 mod inspect;
+mod mask;
 mod model_path;
 mod output;
 mod pipeline_args;
 mod report;
+mod rows_args;
+mod sample;
+mod sink;
 mod tokenize;
 mod train;
+mod view;
 
 use std::process::ExitCode;
 
@@ -49,6 +55,8 @@ enum Command {
     Check(check::CheckArgs),
     Eval(eval::EvalArgs),
     Inspect(inspect::InspectArgs),
+    Sample(sample::SampleArgs),
+    Inpaint(Box<inpaint::InpaintArgs>),
     Tokenize(tokenize::TokenizeArgs),
     Bench(Box<bench::BenchArgs>),
     Completions(completions::CompletionsArgs),
@@ -62,6 +70,8 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Sample(args) => sample::run(&args),
+        Command::Inpaint(args) => inpaint::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => completions::run(&args),
