@@ -44,7 +44,11 @@ pub fn sample_given(
     params.check(circuit)?;
     circuit.check_batch(batch)?;
     let seed = rng.next_u64();
-    let (num_vars, num_drawn) = (circuit.num_vars(), batch.num_rows() * num_samples);
+    let num_vars = circuit.num_vars();
+    let num_drawn = batch.num_rows().checked_mul(num_samples).filter(|drawn| drawn.checked_mul(8 * num_vars).is_some());
+    let num_drawn = num_drawn.ok_or_else(|| {
+        Error::option(format!("{num_samples} completions of {} rows: more than any memory holds", batch.num_rows()))
+    })?;
     // [num_vars × num_drawn], row index fastest.
     let mut values: Vec<f64> = Vec::with_capacity(num_vars * num_drawn);
     for var in 0..num_vars {

@@ -170,16 +170,16 @@ impl Hidden {
         let mut placed = machine.place(model.circuit.clone(), &model.params)?;
         let all = placed.backend.log_likelihoods(&self.original)?;
         let kept = placed.backend.log_likelihoods(&self.masked)?;
-        let (mut total, mut hidden, mut possible) = (0.0, 0, 0);
+        let (mut total, mut hidden, mut possible) = (0.0, 0, 0usize);
         for (row, (all, kept)) in all.iter().zip(&kept).enumerate().filter(|(_, (all, _))| all.is_finite()) {
             total += all - kept;
             possible += 1;
             hidden += (0..self.original.num_vars()).filter(|&var| self.is_hidden(row, var)).count();
         }
         Ok(Score {
-            mean: (possible > 0).then(|| total / f64::from(possible)),
+            mean: (possible > 0).then(|| total / possible as f64),
             per_variable: (hidden > 0).then(|| total / hidden as f64),
-            impossible_rows: (all.len() - possible as usize) as u64,
+            impossible_rows: (all.len() - possible) as u64,
         })
     }
 

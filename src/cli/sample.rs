@@ -62,7 +62,8 @@ pub(super) fn run(args: &SampleArgs) -> Outcome {
 
 fn draw_pictures(args: &SampleArgs, model: &Model, decoder: &ImageDecoder) -> Outcome {
     let rows = args.rows.unwrap_or(64);
-    let columns = (1..=rows).find(|side| side.saturating_mul(*side) >= rows).unwrap_or(rows);
+    let side = rows.isqrt();
+    let columns = side + usize::from(side * side < rows);
     let scale = understand_scale(args.scale, decoder.tile()).map_err(Failure::not_understood)?;
     let mosaic = Mosaic::new(decoder.tile(), rows, columns, scale);
     let mut mosaic = mosaic.map_err(|e| Failure::not_understood(e.at("--rows and --scale")))?;
