@@ -64,18 +64,7 @@ impl Rng {
     /// An index drawn in proportion to `weights`, which are non-negative with a positive sum.
     pub fn weighted(&mut self, weights: impl Iterator<Item = f64> + Clone) -> usize {
         let total: f64 = weights.clone().sum();
-        let mut left = self.uniform() * total;
-        let mut last_positive = 0;
-        for (i, w) in weights.enumerate() {
-            if w > 0.0 {
-                last_positive = i;
-                left -= w;
-                if left < 0.0 {
-                    return i;
-                }
-            }
-        }
-        last_positive // rounding left a sliver at the end
+        pick(self.uniform() * total, weights)
     }
 
     /// Fisher–Yates.
@@ -84,6 +73,21 @@ impl Rng {
             items.swap(i, self.below(i + 1));
         }
     }
+}
+
+/// The index at which the running sum of `weights` passes `left`, a point below their total.
+pub(crate) fn pick(mut left: f64, weights: impl Iterator<Item = f64>) -> usize {
+    let mut last_positive = 0;
+    for (i, w) in weights.enumerate() {
+        if w > 0.0 {
+            last_positive = i;
+            left -= w;
+            if left < 0.0 {
+                return i;
+            }
+        }
+    }
+    last_positive // rounding left a sliver at the end
 }
 
 fn split_mix(state: &mut u64) -> u64 {

@@ -10,18 +10,23 @@
 //! shapes, `json` reads and writes any shape, `plan` turns one into a program for a backend.
 
 mod builder;
+mod condition;
 pub mod distribution;
+mod draw;
 pub mod json;
 mod layout;
+pub(crate) mod log_values;
 mod params;
 mod sample;
 mod scope;
 mod smoothing;
+mod table_draws;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use builder::CircuitBuilder;
+pub use condition::sample_given;
 pub use distribution::{Categorical, DiscreteLogistic, Distribution, Gaussian};
 pub use layout::{BlockLayout, Layout};
 pub use params::{Flows, Params};

@@ -1,7 +1,9 @@
 //! Draws rows from a circuit, root to leaves.
 
-use super::{Circuit, NodeId, NodeKind, Params};
-use crate::data::{Batch, Column};
+use super::draw::{Guide, descend, narrowest};
+use super::table_draws::{self, MOST_WAITING, TableDraw};
+use super::{Circuit, ParamId, Params, SumGroup};
+use crate::data::Batch;
 use crate::error::Result;
 use crate::rng::Rng;
 
@@ -9,63 +11,53 @@ use crate::rng::Rng;
 /// factors, every input draws its variable. Columns are `u8`, `u16`, `u32` or `f32`, the narrowest that fits.
 pub fn sample(circuit: &Circuit, params: &Params, num_rows: usize, rng: &mut Rng) -> Result<Batch> {
     params.check(circuit)?;
-    let mut values = vec![Vec::with_capacity(num_rows); circuit.num_vars()];
-    let mut stack: Vec<(NodeId, usize)> = Vec::new();
-    for _ in 0..num_rows {
-        stack.push((circuit.root(), 0));
-        while let Some((id, unit)) = stack.pop() {
-            match &circuit.node(id).kind {
-                NodeKind::Input { var, param } => {
-                    values[*var].push(circuit.distribution(*param).sample(&params.row(*param, unit), rng));
-                }
-                NodeKind::Product { factors } => {
-                    let units = factors.iter().map(|f| (f.node, f.map.as_ref().map_or(unit, |m| m[unit] as usize)));
-                    stack.extend(units);
-                }
-                NodeKind::Sum { groups } => {
-                    let mut unit = unit;
-                    let group = groups
-                        .iter()
-                        .find(|g| {
-                            let units = circuit.params()[g.param.index()].units;
-                            let here = unit < units;
-                            unit -= if here { 0 } else { units };
-                            here
-                        })
-                        .expect("a sum has as many units as its groups together");
-                    let block = params.layout().block(group.param);
-                    let weights = block.value_positions(unit).map(|i| f64::from(params.values()[i]));
-                    let mut chosen = rng.weighted(weights);
-                    let child = group
-                        .children
-                        .iter()
-                        .find(|c| {
-                            let here = chosen < c.units;
-                            chosen -= if here { 0 } else { c.units };
-                            here
-                        })
-                        .expect("a param row is as long as its children together");
-                    stack.push((child.node, child.start + chosen));
-                }
-            }
+    let values = vec![0.0; circuit.num_vars() * num_rows];
+    let mut drawing = Drawing { circuit, params, rng, num_rows, row: 0, values, waiting: Vec::new() };
+    for row in 0..num_rows {
+        drawing.row = row;
+        descend(circuit, &mut drawing);
+        if drawing.waiting.len() >= MOST_WAITING {
+            drawing.make_waiting();
         }
     }
-    let columns = values.into_iter().enumerate().map(|(var, values)| narrowest(circuit, var, values));
+    drawing.make_waiting();
+    let columns = (0..circuit.num_vars())
+        .map(|var| narrowest(circuit, var, &drawing.values[var * num_rows..(var + 1) * num_rows]));
     Batch::from_columns(columns.collect())
 }
 
-/// The values of a variable in the narrowest column type that holds whatever any of its inputs may draw.
-fn narrowest(circuit: &Circuit, var: usize, values: Vec<f64>) -> Column {
-    let families = circuit.nodes().iter().filter_map(|node| match &node.kind {
-        NodeKind::Input { var: v, param } if *v == var => Some(circuit.distribution(*param).num_cats()),
-        _ => None,
-    });
-    // `None` where an input draws real numbers.
-    let cats = families.reduce(|a, b| Some(a?.max(b?))).flatten();
-    match cats {
-        None => Column::F32(values.into_iter().map(|v| v as f32).collect()),
-        Some(0..=256) => Column::U8(values.into_iter().map(|v| v as u8).collect()),
-        Some(257..=65_536) => Column::U16(values.into_iter().map(|v| v as u16).collect()),
-        Some(_) => Column::U32(values.into_iter().map(|v| v as u32).collect()),
+struct Drawing<'a> {
+    circuit: &'a Circuit,
+    params: &'a Params,
+    rng: &'a mut Rng,
+    num_rows: usize,
+    /// The row that is being drawn.
+    row: usize,
+    /// `[num_vars × num_rows]`, row index fastest.
+    values: Vec<f64>,
+    waiting: Vec<TableDraw>,
+}
+
+impl Drawing<'_> {
+    fn make_waiting(&mut self) {
+        let values = &mut self.values;
+        table_draws::make(self.params, &mut self.waiting, |cell, value| values[cell] = value);
+    }
+}
+
+impl Guide for Drawing<'_> {
+    fn choose(&mut self, group: &SumGroup, unit: usize) -> usize {
+        let positions = self.params.layout().block(group.param).value_positions(unit);
+        self.rng.weighted(positions.map(|i| f64::from(self.params.values()[i])))
+    }
+
+    fn input(&mut self, var: usize, param: ParamId, unit: usize) {
+        let cell = var * self.num_rows + self.row;
+        let distribution = self.circuit.distribution(param);
+        if distribution.is_table() {
+            self.waiting.push(TableDraw { param, unit, point: self.rng.uniform(), cell });
+        } else {
+            self.values[cell] = distribution.sample(&self.params.row(param, unit), self.rng);
+        }
     }
 }

@@ -18,13 +18,19 @@ mod compare;
 mod completions;
 mod demo;
 mod eval;
+mod inpaint;
 mod inspect;
+mod mask;
 mod model_path;
 mod output;
 mod pipeline_args;
 mod report;
+mod rows_args;
+mod sample;
+mod sink;
 mod tokenize;
 mod train;
+mod view;
 
 use std::process::ExitCode;
 
@@ -50,6 +56,8 @@ enum Command {
     Check(check::CheckArgs),
     Eval(eval::EvalArgs),
     Inspect(inspect::InspectArgs),
+    Sample(sample::SampleArgs),
+    Inpaint(Box<inpaint::InpaintArgs>),
     Tokenize(tokenize::TokenizeArgs),
     Bench(Box<bench::BenchArgs>),
     Compare(Box<compare::CompareArgs>),
@@ -64,6 +72,8 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Sample(args) => sample::run(&args),
+        Command::Inpaint(args) => inpaint::run(&args),
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Compare(args) => compare::run(&args),

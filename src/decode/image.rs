@@ -5,7 +5,8 @@
 //! `[height, width, channels]`, channel fastest. Pixels have 8 bits: 16-bit images are reduced, alpha is dropped, grey images
 //! become colours or colours grey as asked. An image that cannot be decoded, or is too small, is a bad record.
 //!
-//! The only user of the `image` crate; colour transforms are in `ycocg`.
+//! [`ImageDecoder::colours`] is the way back, for whoever wants to look at rows. The colour transforms are in `ycocg`; `image`
+//! reads files here and writes them in `mosaic`, and nowhere else.
 
 use std::io::Cursor;
 
@@ -13,7 +14,10 @@ use image::{DynamicImage, ImageDecoder as _, ImageFormat, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
 
 use super::records::{self, decode_each};
-use super::ycocg::{YCOCG_BINS, YCOCG_R_CATEGORIES, ycocg_r, ycocg_r_to_categories, ycocg_to_bins};
+use super::ycocg::{
+    YCOCG_BINS, YCOCG_R_CATEGORIES, ycocg_from_bins, ycocg_inverse, ycocg_r, ycocg_r_from_categories, ycocg_r_inverse,
+    ycocg_r_to_categories, ycocg_to_bins,
+};
 use super::{BadRecord, Decoded, Decoder, Output, RowShape, ValueKind};
 use crate::data::{Column, Table};
 use crate::error::{Error, Result};
@@ -118,6 +122,27 @@ impl ImageDecoder {
             grid: Some(vec![tile.0, tile.1, channels]),
         };
         Ok(Self { spec, tile, shape })
+    }
+
+    /// Height and width of the picture that a row is.
+    pub fn tile(&self) -> (usize, usize) {
+        self.tile
+    }
+
+    /// Red, green and blue of every pixel of a row, `[height × width]`. Takes any categories, such as a circuit draws: what
+    /// no colour maps to becomes the nearest one. Without loss for rows that [`Decoder::decode`] made, except in lossy YCoCg.
+    pub fn colours(&self, row: &[u32]) -> Vec<[u8; 3]> {
+        let byte = |category: u32| category.min(255) as u8;
+        let pixels = row.as_chunks::<3>().0.iter();
+        match self.spec.color {
+            Color::Grey => row.iter().map(|&category| [byte(category); 3]).collect(),
+            Color::Rgb => pixels.map(|pixel| pixel.map(byte)).collect(),
+            Color::Ycocg => pixels.map(|pixel| ycocg_inverse(ycocg_from_bins(pixel.map(byte)))).collect(),
+            Color::YcocgR => {
+                let narrow = |category: u32| category.min(YCOCG_R_CATEGORIES - 1) as u16;
+                pixels.map(|pixel| ycocg_r_inverse(ycocg_r_from_categories(pixel.map(narrow)))).collect()
+            }
+        }
     }
 
     /// The rows of all images. `extend` takes the pixels of one line of a patch.
@@ -331,6 +356,36 @@ mod tests {
         assert_eq!(rows(&decoder(Color::YcocgR, 1, None), &[&file]), Column::U16(vec![255, 256, 256, 63, 511, 129]));
         assert_eq!(rows(&decoder(Color::Ycocg, 1, None), &[&file]), Column::U8(vec![255, 128, 128, 64, 255, 64]));
         assert_eq!(rows(&decoder(Color::Grey, 1, None), &[&file]), Column::U8(vec![255, 54]));
+    }
+
+    #[test]
+    fn a_row_is_a_picture_again() {
+        let image = RgbImage::from_fn(6, 4, |x, y| Rgb([(40 * x) as u8, (60 * y) as u8, (9 * x * y) as u8]));
+        let colours: Vec<[u8; 3]> = image.pixels().map(|pixel| pixel.0).collect();
+        let back = |color: Color, image: DynamicImage| {
+            let decoder = decoder(color, None, (4, 6));
+            let row = rows(&decoder, &[&png(image)]);
+            let row: Vec<u32> = (0..row.len()).map(|at| row.category(at).unwrap()).collect();
+            assert_eq!(decoder.tile(), (4, 6));
+            decoder.colours(&row)
+        };
+        for color in [Color::Rgb, Color::YcocgR] {
+            assert_eq!(back(color, image.clone().into()), colours);
+        }
+        let near = back(Color::Ycocg, image.clone().into());
+        assert!(near.as_flattened().iter().zip(colours.as_flattened()).all(|(a, b)| a.abs_diff(*b) <= 2));
+        let grey = GrayImage::from_fn(6, 4, |x, y| Luma([(40 * x + y) as u8]));
+        let want: Vec<[u8; 3]> = grey.pixels().map(|pixel| [pixel.0[0]; 3]).collect();
+        assert_eq!(back(Color::Grey, grey.into()), want);
+    }
+
+    #[test]
+    fn categories_that_no_image_has_are_a_colour_too() {
+        for color in [Color::Rgb, Color::YcocgR, Color::Ycocg, Color::Grey] {
+            let decoder = decoder(color, 2, None);
+            let colours = decoder.colours(&vec![u32::MAX; 4 * color.channels()]);
+            assert_eq!(colours, [[255; 3]; 4].map(|white| if color == Color::Ycocg { colours[0] } else { white }));
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod categories;
 mod gpt2;
 pub mod image;
+pub mod mosaic;
 mod records;
 pub mod rows;
 pub mod text;

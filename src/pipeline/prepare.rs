@@ -171,17 +171,7 @@ impl Inputs {
         }
         let options = StreamOptions { epochs: Some(1), ..self.stream.clone() };
         let mut stream = Stream::open(&self.source, &self.decoder, &self.batch, &options, Cursor::default())?;
-        let mut sample: Option<Batch> = None;
-        while let left = rows - sample.as_ref().map_or(0, Batch::num_rows) as u64
-            && left > 0
-            && let Some(Item::Batch { batch, .. }) = stream.next().await?
-        {
-            let batch = batch.slice(0..left.min(batch.num_rows() as u64) as usize);
-            match &mut sample {
-                Some(sample) => sample.append(&batch)?,
-                None => sample = Some(batch),
-            }
-        }
+        let sample = first_rows(&mut stream, rows).await?;
         sample.ok_or_else(|| Error::data("there is no row to learn a structure from"))
     }
 
@@ -217,6 +207,22 @@ impl Inputs {
             files => format!("{} {} … ({} files)", manifest.kind, files[0].name, files.len()),
         }
     }
+}
+
+/// The first rows of a stream, as many as it has but no more than `rows`; `None` if it has none.
+pub async fn first_rows(stream: &mut Stream, rows: u64) -> Result<Option<Batch>> {
+    let mut first: Option<Batch> = None;
+    while let left = rows - first.as_ref().map_or(0, Batch::num_rows) as u64
+        && left > 0
+        && let Some(Item::Batch { batch, .. }) = stream.next().await?
+    {
+        let batch = batch.slice(0..left.min(batch.num_rows() as u64) as usize);
+        match &mut first {
+            Some(first) => first.append(&batch)?,
+            None => first = Some(batch),
+        }
+    }
+    Ok(first)
 }
 
 /// Refuses what this machine has not enough memory for, before anything is allocated.

@@ -50,7 +50,12 @@ impl Case {
 
     /// The number of categories of every variable; `None` if some variable is a real number.
     pub fn cardinalities(&self) -> Option<Vec<u32>> {
-        (0..self.circuit.num_vars()).map(|var| distribution_of(&self.circuit, var).num_cats()).collect()
+        (0..self.circuit.num_vars()).map(|var| self.num_cats(var)).collect()
+    }
+
+    /// The number of categories of a variable; `None` if it is a real number.
+    pub fn num_cats(&self, var: usize) -> Option<u32> {
+        distribution_of(&self.circuit, var).num_cats()
     }
 
     /// In how many ways the root can be drawn, latents and values together: what listing them all would cost.

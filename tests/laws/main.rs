@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod condition;
 mod division;
 mod drawn;
 mod em;
@@ -22,6 +23,7 @@ use anemone::backend::{Backend, EmUpdate, FlowPrecision, Retain, Tensor};
 use anemone::circuit::json::{read_circuit, write_circuit};
 use anemone::circuit::{
     Categorical, Circuit, CircuitBuilder, Gaussian, NodeId, ParamKind, Params, Slice, Smoothing, SumGroup, sample,
+    sample_given,
 };
 use anemone::data::{Batch, Column};
 use anemone::optim::{

@@ -5,7 +5,8 @@
 //! proportion to the flow it has when everything is missing: a projection. Rows that nothing reaches are divided by
 //! their own sum. In log space and double precision, because Z may be anything. See docs/MATH.md.
 
-use super::log_space::{FlowSink, Row, flow_down, log_values};
+use super::log_space::{FlowSink, flow_down};
+use crate::circuit::log_values::{Row, log_values};
 use crate::circuit::{Circuit, ParamId, ParamKind};
 
 /// Normalises all rows of `theta`.

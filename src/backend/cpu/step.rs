@@ -14,10 +14,11 @@ use super::gather::{Fused, Gather, Target};
 use super::kernels::product::Matrix;
 use super::kernels::{Arithmetic, Precision};
 use super::large_tables::{catch_up, settle, update_large_table};
-use super::log_space::{self, Row, RowFlows};
+use super::log_space::RowFlows;
 use super::shared::SharedSlice;
 use super::tables::SortedRows;
 use crate::backend::{BatchReport, EmStep, RetainSource};
+use crate::circuit::log_values::{Row, log_values};
 use crate::data::Batch;
 use crate::error::Result;
 
@@ -51,8 +52,7 @@ impl CpuBackend {
                 chunks.par_iter().for_each(|chunk| {
                     let state = &mut *lock(chunk);
                     for (i, row) in chunk.rows.clone().enumerate().filter(|(i, _)| state.degenerate[*i]) {
-                        state.log_likelihoods[i] =
-                            log_space::log_values(&self.circuit, all, Row::Of(batch, row)).log_likelihood();
+                        state.log_likelihoods[i] = log_values(&self.circuit, all, Row::Of(batch, row)).log_likelihood();
                     }
                 });
             });
@@ -198,7 +198,7 @@ impl CpuBackend {
                 let mut log_likelihood = state.log_likelihoods[i];
                 if state.degenerate[i] {
                     report.rescued_rows += 1;
-                    let values = log_space::log_values(&self.circuit, &self.theta, Row::Of(batch, row));
+                    let values = log_values(&self.circuit, &self.theta, Row::Of(batch, row));
                     log_likelihood = values.log_likelihood();
                     if log_likelihood > f64::NEG_INFINITY {
                         let (circuit, theta) = (&*self.circuit, &self.theta[..]);

@@ -1,0 +1,113 @@
+//! `anemone sample`: rows drawn from a model.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::model_path::find_model;
+use super::output::{Failure, Outcome, say, thousands};
+use super::sink::{Sink, write_file};
+use super::view::{View, categories_of, csv, understand_scale};
+use crate::circuit::sample;
+use crate::data::Batch;
+use crate::decode::image::ImageDecoder;
+use crate::decode::mosaic::Mosaic;
+use crate::error::{Error, Result};
+use crate::learner::model::{self, Model};
+use crate::rng::Rng;
+
+/// Draw rows from a model: pictures as a PNG, text as text, other rows as lines of numbers.
+///
+/// What a row is comes from the pipeline that the model was learned with. The same seed draws the same rows.
+#[derive(Args, Clone, Debug)]
+pub(super) struct SampleArgs {
+    /// A model, a checkpoint, or a run folder, whose latest checkpoint is meant
+    model: PathBuf,
+    /// How many rows (64 pictures or 8 other rows if left out)
+    #[arg(long, value_name = "N")]
+    rows: Option<usize>,
+    /// Decides what is drawn
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+    /// Where rows go; a file that is there is replaced. If left out, samples.png for pictures and standard output for all
+    /// else. A .csv file gets numbers in any case
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// How many times larger pictures are shown (to about 64 pixels if left out)
+    #[arg(long, value_name = "N")]
+    scale: Option<usize>,
+    /// Show token ids as text: gpt2, or the path of a tokenizer.json
+    #[arg(long, value_name = "NAME")]
+    tokenizer: Option<String>,
+}
+
+/// Where pictures go unless somebody says otherwise.
+const PICTURE: &str = "samples.png";
+
+/// Rows drawn at once, so that any number of them takes little memory.
+const ROWS_AT_ONCE: usize = 512;
+
+pub(super) fn run(args: &SampleArgs) -> Outcome {
+    if args.rows == Some(0) {
+        return Err(Failure::not_understood(Error::option("--rows 0: must be at least 1")));
+    }
+    let path = find_model(&args.model).map_err(Failure::not_understood)?;
+    let model = model::load(&path)?;
+    let view = View::understand(&model, args.out.as_deref(), args.tokenizer.as_deref());
+    match view.map_err(Failure::not_understood)? {
+        View::Picture(decoder) => draw_pictures(args, &model, &decoder),
+        view => Ok(draw_lines(args, &model, &view)?),
+    }
+}
+
+fn draw_pictures(args: &SampleArgs, model: &Model, decoder: &ImageDecoder) -> Outcome {
+    let rows = args.rows.unwrap_or(64);
+    let side = rows.isqrt();
+    let columns = side + usize::from(side * side < rows);
+    let scale = understand_scale(args.scale, decoder.tile()).map_err(Failure::not_understood)?;
+    let mosaic = Mosaic::new(decoder.tile(), rows, columns, scale);
+    let mut mosaic = mosaic.map_err(|e| Failure::not_understood(e.at("--rows and --scale")))?;
+    draw(args, model, rows, |batch, row| {
+        mosaic.push(&decoder.colours(&categories_of(batch, row)));
+        Ok(true)
+    })?;
+    let out = args.out.as_deref().unwrap_or(Path::new(PICTURE));
+    let (height, width) = mosaic.size();
+    write_file(out, &mosaic.into_png()?)?;
+    let what = format!("{} rows, {columns} in a line, {width}×{height} pixels", thousands(rows as u64));
+    Ok(say(format_args!("{}: {what}", out.display()))?)
+}
+
+fn draw_lines(args: &SampleArgs, model: &Model, view: &View) -> Result<()> {
+    let mut sink = Sink::open(args.out.as_deref())?;
+    let mut first = true;
+    draw(args, model, args.rows.unwrap_or(8), |batch, row| {
+        let View::Text(decoder) = view else { return sink.line(&csv(batch, row)) };
+        let text = decoder.decode_tokens(&categories_of(batch, row))?;
+        // A paragraph each.
+        let more = (std::mem::take(&mut first) || sink.line("")?) && sink.line(text.trim_end())?;
+        Ok(more)
+    })?;
+    sink.finish()
+}
+
+/// Shows every row to `see`, until it wants no more.
+fn draw(
+    args: &SampleArgs,
+    model: &Model,
+    rows: usize,
+    mut see: impl FnMut(&Batch, usize) -> Result<bool>,
+) -> Result<()> {
+    let mut rng = Rng::new(args.seed);
+    let mut left = rows;
+    while left > 0 {
+        let batch = sample(&model.circuit, &model.params, left.min(ROWS_AT_ONCE), &mut rng)?;
+        left -= batch.num_rows();
+        for row in 0..batch.num_rows() {
+            if !see(&batch, row)? {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
