@@ -182,7 +182,7 @@ pub fn trials(section: &Section, contender: &Contender) -> Table {
             Cell::words(settings(&trial.settings)).best_if(trial.is_chosen),
             Cell::number(trial.epochs.to_string()),
             best.map_or_else(Cell::none, |v| Cell::number(fixed(v, decimals)).best_if(trial.is_chosen)),
-            Cell::words(if trial.is_chosen { "✓ chosen" } else { "" }),
+            Cell::words(if trial.is_chosen { "✓\u{a0}chosen" } else { "" }),
         ]
     };
     Table {
