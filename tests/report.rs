@@ -11,10 +11,11 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-use anemone::compare::findings::{Findings, Run, Section};
+use anemone::compare::findings::{Findings, Point, Run, Section};
 use anemone::compare::report;
 use browser::Browser;
 use findings::{ODD_NAME, findings, text};
+use proptest::prelude::*;
 
 /// The page of some findings, in a folder that lives as long as the test.
 fn written(findings: &Findings) -> (tempfile::TempDir, String) {
@@ -183,6 +184,40 @@ fn a_name_that_is_no_file_is_refused_and_nothing_is_written() {
         assert!(error.contains("section") && !error.contains('\n'), "{error}");
     }
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+fn odd_number() -> impl Strategy<Value = f64> {
+    let odd =
+        prop::sample::select(vec![f64::NAN, f64::INFINITY, -f64::INFINITY, 0.0, -1.0, 1e300, -1e300, 1e-300, -1e9]);
+    prop_oneof![3 => -900.0..-600.0f64, 1 => odd]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_was_found_is_written(
+        points in prop::collection::vec((odd_number(), odd_number(), prop::option::of(odd_number())), 0..12),
+        others in prop::collection::vec((odd_number(), odd_number(), prop::option::of(odd_number())), 0..12),
+        known in odd_number(),
+        fails in any::<bool>(),
+        is_alone in any::<bool>(),
+    ) {
+        let mut found = findings();
+        found.sections.truncate(1);
+        let section = &mut found.sections[0];
+        section.references[0].valid = Some(known);
+        section.thresholds = vec![known];
+        let point = |(epoch, seconds, valid): &(f64, f64, Option<f64>)| Point { epoch: *epoch, seconds: *seconds, valid: *valid, train: *valid };
+        for (contender, points) in section.contenders.iter_mut().zip([&points, &others, &points]) {
+            contender.runs[0].points = points.iter().map(point).collect();
+            contender.runs[0].failed = fails.then(|| "odd".to_string());
+            contender.runs[1].seconds = known;
+            contender.runs.truncate(if is_alone { 1 } else { 3 });
+        }
+        section.contenders.truncate(3);
+        balanced(&written(&found).1);
+    }
 }
 
 /// Looks at the page as a reader does: in the light, in the dark, on a wide screen and on a narrow one.

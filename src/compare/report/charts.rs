@@ -266,7 +266,8 @@ impl Ranged for Ticked {
     type ValueType = f64;
 
     fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
-        self.within.map(value, limit)
+        // What lies far outside would overflow a pixel's number.
+        self.within.map(&value.max(self.range.start).min(self.range.end), limit)
     }
 
     fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {

@@ -55,7 +55,11 @@ impl Cell {
     }
 
     fn html(&self, tag: &str) -> String {
-        let class = if self.is_number { " class=\"n\"" } else { "" };
+        let class = match (self.is_number, self.is_below) {
+            (true, _) => " class=\"n\"",
+            (false, true) => " class=\"below\"",
+            (false, false) => "",
+        };
         let text = escape(&self.text);
         let text = if self.is_best { format!("<strong>{text}</strong>") } else { text };
         let small = match (self.small.is_empty(), self.is_below) {

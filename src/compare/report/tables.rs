@@ -15,6 +15,8 @@ pub fn results(section: &Section) -> Table {
     let (best, last, test) = (highest(|s| s.best), highest(|s| s.last), highest(|s| s.test));
     let rate = highest(|s| s.rows_per_second);
     let has_spread = standings.iter().any(|s| s.best.is_some_and(|spread| spread.count > 1));
+    let is_whole = |s: &Standing<'_>| s.best_epoch.is_none_or(|epoch| epoch.mean.fract() == 0.0);
+    let epoch_decimals = usize::from(!standings.iter().all(is_whole));
     let row = |s: &Standing<'_>| {
         let likelihood = |spread: Option<Spread>, highest: Option<f64>| {
             likelihood(spread, s.ended, highest, decimals).padded_if(has_spread)
@@ -26,7 +28,7 @@ pub fn results(section: &Section) -> Table {
             Cell::words(optimizer(&s.contender.optimizer)).below(settings(&s.contender.settings)),
             runs(s, wanted(section, s.contender)),
             likelihood(s.best, best),
-            mean(s.best_epoch),
+            s.best_epoch.map_or_else(Cell::none, |epoch| Cell::number(fixed(epoch.mean, epoch_decimals))),
             likelihood(s.last, last),
             likelihood(s.test, test),
             mean(s.rows_per_second).best_if(rate.is_some() && is_fastest),
@@ -182,7 +184,7 @@ pub fn trials(section: &Section, contender: &Contender) -> Table {
             Cell::words(settings(&trial.settings)).best_if(trial.is_chosen),
             Cell::number(trial.epochs.to_string()),
             best.map_or_else(Cell::none, |v| Cell::number(fixed(v, decimals)).best_if(trial.is_chosen)),
-            Cell::words(if trial.is_chosen { "✓ chosen" } else { "" }),
+            Cell::words(if trial.is_chosen { "✓\u{a0}chosen" } else { "" }),
         ]
     };
     Table {

@@ -27,7 +27,7 @@ const STUCK: f64 = 4.0;
 /// How much of a range may be added for all of it to be shown, or for a reference.
 const NEAR: f64 = 0.35;
 
-/// Looks at all lines; `None` if none has a value.
+/// Looks at all lines; `None` if none has a value, or values that no axis has room for.
 pub fn view(lines: &[Line], references: &[Reference]) -> Option<View> {
     let all: Vec<f64> = lines.iter().flat_map(values).collect();
     let lowest = all.iter().copied().reduce(f64::min)?;
@@ -51,6 +51,9 @@ pub fn view(lines: &[Line], references: &[Reference]) -> Option<View> {
     }
     let air = 0.04 * (high - low);
     let (low, high) = (low - air, high + air);
+    if !(high - low).is_finite() || low >= high {
+        return None;
+    }
     Some(View { low, high, is_clipped: lowest < low, references, outside })
 }
 
