@@ -6,7 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::findings::{Contender, Findings, Point, Section, Trial};
+use serde_json::json;
+
+use super::findings::{Contender, Findings, Point, Section, Setting, Trial};
 use super::spec::{Choice, ComparisonSpec, ContenderSpec, slug};
 use super::store::{Recorder, RunFolder, RunResult};
 use crate::circuit::Circuit;
@@ -15,7 +17,7 @@ use crate::pipeline::evaluate::evaluate;
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::prepare::{HeldOut, Inputs, Machine};
 use crate::pipeline::run::{TrainOptions, train_on};
-use crate::pipeline::spec::PipelineSpec;
+use crate::pipeline::spec::{PipelineSpec, inline};
 use crate::pipeline::stop::Stop;
 use crate::source::Source;
 
@@ -161,7 +163,7 @@ impl Running<'_> {
                 name: contender.name.clone(),
                 optimizer: pipeline.learn.optimizer.name().to_string(),
                 ablates: contender.like.clone(),
-                settings: choice.settings(),
+                settings: settings(&choice, &pipeline),
                 trials,
                 seeds: contender.seeds.clone(),
                 runs: Vec::new(),
@@ -303,6 +305,21 @@ impl Running<'_> {
 fn last(findings: &mut Findings) -> &mut Section {
     let at = findings.sections.len() - 1; // `compare` has put it there
     &mut findings.sections[at]
+}
+
+/// What a contender runs with, for people: what it chose, and what it has from the pipeline that matters as much.
+fn settings(choice: &Choice, pipeline: &PipelineSpec) -> Vec<Setting> {
+    let mut settings = choice.settings();
+    settings.retain(|setting| setting.key != "learn.optimizer"); // has a place of its own
+    let learn = json!(pipeline.learn);
+    for (key, value) in [("learn.smoothing", learn.get("smoothing")), ("batch.rows", Some(&json!(pipeline.batch.rows)))]
+    {
+        let is_there = settings.iter().any(|setting| setting.key == key);
+        if let Some(value) = value.filter(|_| !is_there) {
+            settings.push(Setting { key: key.into(), value: inline(value) });
+        }
+    }
+    settings
 }
 
 /// The circuit in a few words.
