@@ -88,7 +88,7 @@ fn a_device_is_found_and_an_emulated_one_is_called_so() {
     assert!(text(&output.stdout).contains("EMULATED"), "{}", text(&output.stdout));
 }
 
-/// Running them takes half an hour; that they have not been left behind by the code is seen at once.
+/// Running them takes many minutes; that they have not been left behind by the code is seen at once.
 #[test]
 fn every_deliberate_mistake_can_still_be_made() {
     let Some(mut command) = script("mutants", &["--check"]) else { return };
