@@ -1,7 +1,8 @@
 //! The CUDA backend on the emulated driver, held against the CPU backend.
 //!
 //! Every test runs itself again in a process that finds `kernels/emulator` where a driver would be; the PTX that ships is executed
-//! there. Eager streams do everything at once; lazy ones only what somebody waits for, which is how a missing event is found.
+//! there. Whole steps run in every mode of its streams: eager ones do everything at once, lazy ones only what somebody waits for, and
+//! where others go first a slot is filled as soon as it may be. The last two are how a missing event is found.
 
 #![allow(clippy::unwrap_used)] // what fails here fails a test
 
@@ -22,12 +23,11 @@ use anemone::structure::{HcltOptions, Tree, Tying, hclt, hmm, monarch_hmm};
 
 use common::cases::{self, Case};
 use common::compare::{LOG_LIKELIHOOD, Tolerance, close, close_number, close_rows, close_table};
-use common::emulator::{detach, has_real_driver, within};
+use common::emulator::{STREAM_MODES, detach, has_real_driver, within, within_each};
 use common::{cpu, mean_flows, theta, top_down};
 
-const EAGER: &[(&str, &str)] = &[("STREAMS", "eager")];
+/// For verbs that nothing but the compute stream has to do with.
 const LAZY: &[(&str, &str)] = &[("STREAMS", "lazy")];
-const OTHERS_FIRST: &[(&str, &str)] = &[("STREAMS", "others-first")];
 
 /// f32 kernels add in another order than the CPU: 1e-4 of a number, and of the largest flow where a number is next to nothing.
 const F32: Tolerance = Tolerance { absolute: 1e-6, relative: 1e-4 };
@@ -94,7 +94,7 @@ fn agrees(case: &Case, batch: &Batch, precision: CudaPrecision, tolerance: Toler
 
 #[test]
 fn every_shape_has_the_values_and_flows_of_the_cpu() {
-    within("every_shape_has_the_values_and_flows_of_the_cpu", LAZY, || {
+    within_each(&STREAM_MODES, "every_shape_has_the_values_and_flows_of_the_cpu", &[], || {
         for case in cases::all() {
             eprintln!("{}", case.name);
             agrees(&case, &case.batch_with_missing(5, 3), CudaPrecision::F32, F32);
@@ -104,7 +104,7 @@ fn every_shape_has_the_values_and_flows_of_the_cpu() {
 
 #[test]
 fn structures_agree_with_the_cpu_in_f32() {
-    within("structures_agree_with_the_cpu_in_f32", EAGER, || {
+    within_each(&STREAM_MODES, "structures_agree_with_the_cpu_in_f32", &[], || {
         for case in structures(20, 6) {
             agrees(&case, &weighted(&case, 37, 1), CudaPrecision::F32, F32);
         }
@@ -113,7 +113,7 @@ fn structures_agree_with_the_cpu_in_f32() {
 
 #[test]
 fn structures_agree_with_the_cpu_on_tensor_cores() {
-    within("structures_agree_with_the_cpu_on_tensor_cores", LAZY, || {
+    within_each(&STREAM_MODES, "structures_agree_with_the_cpu_on_tensor_cores", &[], || {
         for case in structures(16, 7) {
             agrees(&case, &weighted(&case, 21, 2), CudaPrecision::Tf32, TF32);
             agrees(&case, &weighted(&case, 9, 3), CudaPrecision::Bf16x3, F32);
@@ -128,7 +128,7 @@ fn structures_agree_with_the_cpu_on_tensor_cores() {
 /// Enough rows and groups for tiles of 128: a star of many leaves, forwards and backwards, and a chain of many weights.
 #[test]
 fn tall_tiles_agree_with_the_cpu() {
-    within("tall_tiles_agree_with_the_cpu", EAGER, || {
+    within_each(&STREAM_MODES, "tall_tiles_agree_with_the_cpu", &[], || {
         let parents: Vec<Option<usize>> = (0..20).map(|var| (var > 0).then_some(0)).collect();
         let tree = Tree::from_parents(&parents).unwrap();
         let star = hclt(&tree, 8, |_| Categorical::new(3).unwrap(), HcltOptions::default()).unwrap();
@@ -176,7 +176,7 @@ fn learns_alike(case: &Case, spec: &OptimizerSpec, precision: CudaPrecision, tol
 
 #[test]
 fn every_optimizer_learns_what_it_learns_on_the_cpu() {
-    within("every_optimizer_learns_what_it_learns_on_the_cpu", EAGER, || {
+    within_each(&STREAM_MODES, "every_optimizer_learns_what_it_learns_on_the_cpu", &[], || {
         for case in structures(8, 6) {
             for spec in specs() {
                 learns_alike(&case, &spec, CudaPrecision::F32, Tolerance { absolute: 1e-5, relative: 1e-4 });
@@ -186,8 +186,8 @@ fn every_optimizer_learns_what_it_learns_on_the_cpu() {
 }
 
 #[test]
-fn every_optimizer_learns_on_tensor_cores_and_lazy_streams() {
-    within("every_optimizer_learns_on_tensor_cores_and_lazy_streams", LAZY, || {
+fn every_optimizer_learns_on_tensor_cores() {
+    within_each(&STREAM_MODES, "every_optimizer_learns_on_tensor_cores", &[], || {
         for case in structures(16, 6) {
             for spec in specs() {
                 learns_alike(&case, &spec, CudaPrecision::Tf32, Tolerance { absolute: 1e-4, relative: 3e-3 });
@@ -196,10 +196,44 @@ fn every_optimizer_learns_on_tensor_cores_and_lazy_streams() {
     });
 }
 
+/// Passes that the host does not wait for: when a slot comes round again, what reads it may not have run yet.
+#[test]
+fn a_slot_is_not_filled_before_it_was_read() {
+    within_each(&STREAM_MODES, "a_slot_is_not_filled_before_it_was_read", &[], || {
+        let gaussian = Gaussian::new(0.05, 0.5).unwrap();
+        let gaussians = Case::new("gaussian hmm", hmm(5, 4, gaussian, Tying::Homogeneous).unwrap());
+        for case in [&structures(8, 6)[0], &gaussians] {
+            let Case { name, circuit, params } = case;
+            let (mut got, mut want) = (cuda(circuit, params, CudaPrecision::F32), cpu(circuit, params));
+            let run = |backend: &mut dyn Backend| {
+                let flows = backend.new_flows(FlowPrecision::Single).unwrap();
+                let rows: Vec<_> = (0..5).map(|_| backend.new_rows().unwrap()).collect();
+                // The first pass is of one row, and its memory goes for that of larger ones.
+                backend.top_down(rows[4]).unwrap();
+                for (i, rows) in rows[..4].iter().enumerate() {
+                    backend.add_flows(&weighted(case, 9, i as u64), 0.1, flows).unwrap();
+                    backend.top_down(*rows).unwrap();
+                }
+                // Twice in a row: the next batch goes where nobody has been waited for at all.
+                backend.top_down(rows[0]).unwrap();
+                backend.add_flows(&weighted(case, 9, 7), 0.1, flows).unwrap();
+                let rows: Vec<_> = rows.iter().map(|rows| backend.rows(*rows).unwrap()).collect();
+                (backend.flows(flows).unwrap(), rows)
+            };
+            let ((flows, rows), (want_flows, want_rows)) = (run(&mut got), run(&mut want));
+            let tolerance = Tolerance { absolute: 1e-5, relative: 1e-4 };
+            close(&format!("{name}: flows"), flows.values(), want_flows.values(), tolerance);
+            for (rows, want) in rows.iter().zip(&want_rows) {
+                close(&format!("{name}: TD"), rows, want, F32);
+            }
+        }
+    });
+}
+
 /// Six batches of one size and weight: from the third on, a step is a replayed graph.
 #[test]
 fn replayed_graphs_learn_what_single_launches_do() {
-    within("replayed_graphs_learn_what_single_launches_do", OTHERS_FIRST, || {
+    within_each(&STREAM_MODES, "replayed_graphs_learn_what_single_launches_do", &[], || {
         let spec = &specs()[0];
         for case in structures(8, 6) {
             let Case { name, circuit, params } = &case;
@@ -219,7 +253,7 @@ fn replayed_graphs_learn_what_single_launches_do() {
 /// Densities and tables in one circuit, with every rule that takes densities.
 #[test]
 fn densities_learn_what_they_learn_on_the_cpu() {
-    within("densities_learn_what_they_learn_on_the_cpu", LAZY, || {
+    within_each(&STREAM_MODES, "densities_learn_what_they_learn_on_the_cpu", &[], || {
         let gaussian = Gaussian::new(0.05, 0.5).unwrap();
         let gaussians = Case::new("gaussian hmm", hmm(6, 8, gaussian, Tying::Homogeneous).unwrap());
         for case in [Case::new("mixed inputs", cases::mixed()), gaussians] {
@@ -234,7 +268,7 @@ fn densities_learn_what_they_learn_on_the_cpu() {
 /// A batch larger than the budget is cut, and the step is the same.
 #[test]
 fn a_batch_in_several_micro_batches_is_the_same_step() {
-    within("a_batch_in_several_micro_batches_is_the_same_step", OTHERS_FIRST, || {
+    within_each(&STREAM_MODES, "a_batch_in_several_micro_batches_is_the_same_step", &[], || {
         for case in structures(8, 6) {
             let Case { name, circuit, params } = &case;
             let batch = weighted(&case, 40, 8);
@@ -263,7 +297,7 @@ fn a_batch_in_several_micro_batches_is_the_same_step() {
 /// More rows of one category, and more missing cells, than a block adds up at once.
 #[test]
 fn a_category_of_many_rows_is_added_up_in_pieces() {
-    within("a_category_of_many_rows_is_added_up_in_pieces", LAZY, || {
+    within_each(&STREAM_MODES, "a_category_of_many_rows_is_added_up_in_pieces", &[], || {
         let circuit = Arc::new(hmm(2, 3, Categorical::new(4).unwrap(), Tying::Homogeneous).unwrap());
         let params = Params::random(&circuit, 3, 2.0).unwrap();
         let values: Vec<u8> = (0..1400).map(|i| if i % 7 == 0 { (i % 4) as u8 } else { 2 }).collect();
@@ -289,7 +323,7 @@ fn stubborn(rare: f32, switch: f32) -> Case {
 
 #[test]
 fn rows_that_linear_space_loses_are_rescued() {
-    within("rows_that_linear_space_loses_are_rescued", LAZY, || {
+    within_each(&STREAM_MODES, "rows_that_linear_space_loses_are_rescued", &[], || {
         let rows: Vec<u8> =
             [[1, 1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1], [1, 0, 1, 0, 1, 0, 1, 1], [0; 8]].concat();
         let batch = Batch::from_rows(&rows, 8).unwrap().with_weights(vec![1.0, 0.5, 2.0, 1.0]).unwrap();
@@ -341,7 +375,7 @@ fn renormalisation_is_that_of_the_cpu() {
 /// What an optimizer saves on one device is what it goes on from on the other, to the bit.
 #[test]
 fn state_moves_between_devices() {
-    within("state_moves_between_devices", EAGER, || {
+    within_each(&STREAM_MODES, "state_moves_between_devices", &[], || {
         for case in [&structures(8, 6)[1], &Case::new("mixed inputs", cases::mixed())] {
             for spec in specs().iter().filter(|_| case.is_discrete()).chain(&specs()[..5]) {
                 let Case { name, circuit, params } = case;
@@ -408,7 +442,7 @@ fn buffers_are_scaled_added_and_blended() {
 /// Rows over three devices, flows summed over them; a batch of two rows leaves one without.
 #[test]
 fn several_devices_learn_what_one_does() {
-    within("several_devices_learn_what_one_does", &[("STREAMS", "lazy"), ("DEVICES", "3")], || {
+    within_each(&STREAM_MODES, "several_devices_learn_what_one_does", &[("DEVICES", "3")], || {
         for case in [&structures(8, 6)[0], &structures(8, 6)[2]] {
             let Case { name, circuit, params } = case;
             let options = CudaOptions { precision: CudaPrecision::F32, ..CudaOptions::default() };

@@ -1,5 +1,5 @@
-//! `kernels/first-day` where there is no GPU: it shows what it would do, or says in one line that it cannot. And `kernels/roofline`, whose
-//! tables are on a page.
+//! `kernels/first-day` where there is no GPU: it shows what it would do, or says in one line that it cannot. `kernels/roofline`, whose
+//! tables are on a page. And `kernels/mutants`, as far as it takes no time.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
@@ -86,6 +86,23 @@ fn a_device_is_found_and_an_emulated_one_is_called_so() {
     let output = attach(&mut command).output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("EMULATED"), "{}", text(&output.stdout));
+}
+
+/// Running them takes many minutes; that they have not been left behind by the code is seen at once.
+#[test]
+fn every_deliberate_mistake_can_still_be_made() {
+    let Some(mut command) = script("mutants", &["--check"]) else { return };
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let listed = script("mutants", &["--list"]).unwrap().output().unwrap();
+    let listed = text(&listed.stdout);
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/GPU.md")).unwrap();
+    let rows = page.lines().skip_while(|line| !line.starts_with("| mistake | where |"));
+    let rows = rows.skip(2).take_while(|line| line.starts_with('|')).count();
+    assert_eq!(rows, listed.lines().count(), "docs/GPU.md has a line for each of\n{listed}");
+
+    let refused = script("mutants", &["no-such-mutant"]).unwrap().output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
 }
 
 #[test]

@@ -21,6 +21,8 @@
 //! }
 //! ```
 //!
+//! What orders streams by events runs in every mode that streams have: [`within_each`] with [`STREAM_MODES`].
+//!
 //! The settings are described in `kernels/emulator/README.md`.
 //!
 //! On a machine with a GPU, `ANEMONE_TEST_REAL_DRIVER=1` makes [`within`] leave the emulator out: the copy finds the machine's own
@@ -36,6 +38,9 @@ const REAL_DRIVER: &str = "ANEMONE_TEST_REAL_DRIVER";
 
 /// Set in a process that `within` has started.
 const INSIDE: &str = "ANEMONE_TEST_INSIDE_EMULATOR";
+
+/// All ways that streams of the emulator go: what they hide and what they find is in `kernels/emulator/README.md`.
+pub const STREAM_MODES: [&str; 3] = ["eager", "lazy", "others-first"];
 
 /// The folder with the links, for `LD_LIBRARY_PATH`.
 pub fn folder() -> &'static Path {
@@ -106,6 +111,17 @@ pub fn within(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
     // A process of its own here too: after a failed launch a context is of no use to other tests.
     let output = again(test, Driver::Real);
     assert!(output.status.success(), "{test} on this machine's driver:\n{}", text(&output));
+}
+
+/// As [`within`], once for each way that streams may go. A real driver has its own way, and is asked once.
+pub fn within_each(modes: &[&str], test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
+    if is_inside(test) || std::env::var_os(REAL_DRIVER).is_some() && settings.is_empty() {
+        return within(test, settings, body);
+    }
+    for mode in modes {
+        let settings = [&[("STREAMS", *mode)], settings].concat();
+        within_emulator(test, &settings, || unreachable!("done by the other process"));
+    }
 }
 
 /// As [`within`], always with the emulator.

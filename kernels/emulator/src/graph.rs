@@ -111,7 +111,8 @@ impl System {
     /// Adds a node.
     pub(crate) fn capture_op(&mut self, stream: Handle, op: Op) -> Result<(), Code> {
         let handle = self.streams[&stream].capture.expect("the caller checked");
-        let forbidden = matches!(op, Op::Free { .. } | Op::Collective(_) | Op::Graph(_) | Op::Wait { .. });
+        let forbidden =
+            matches!(op, Op::Alloc { .. } | Op::Free { .. } | Op::Collective(_) | Op::Graph(_) | Op::Wait { .. });
         let taken = matches!(op, Op::Upload { from: HostBytes::Taken(_), .. });
         if forbidden || taken {
             return Err(self.invalidate(stream, Code::CaptureUnsupported));

@@ -36,6 +36,11 @@ impl Bytes {
         self.spans(at, len).all(|(word, bits)| self.written[word] & bits == bits)
     }
 
+    /// Whether nothing was ever written.
+    pub fn is_untouched(&self) -> bool {
+        self.written.iter().all(|word| *word == 0)
+    }
+
     /// Notes that the range was written.
     #[inline]
     pub fn mark(&mut self, at: usize, len: usize) {

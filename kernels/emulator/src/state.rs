@@ -43,11 +43,21 @@ pub struct Device {
 #[derive(Debug)]
 pub struct LoadedModule {
     device: usize,
-    module: Module,
+    /// What it was loaded from.
+    source: Arc<str>,
+    module: Arc<Module>,
     /// Addresses and sizes of its variables.
     globals: HashMap<String, (u64, usize)>,
     /// Functions requested so far.
     functions: HashMap<String, Handle>,
+}
+
+/// PTX that was read before. A program makes many backends of one source, and reading it takes longer than a small step.
+#[derive(Debug)]
+struct Known {
+    module: Arc<Module>,
+    /// Kernels that are the same wherever the module is loaded: those of a module without variables, which have addresses.
+    kernels: HashMap<String, Arc<Kernel>>,
 }
 
 /// A kernel that was requested.
@@ -68,6 +78,7 @@ pub struct System {
     pub config: Config,
     /// Its devices.
     pub devices: Vec<Device>,
+    known: HashMap<Arc<str>, Known>,
     pub(crate) modules: HashMap<Handle, LoadedModule>,
     pub(crate) functions: HashMap<Handle, Function>,
     /// By handle, which is by age.
@@ -93,6 +104,7 @@ impl System {
     pub fn new(config: Config) -> System {
         let mut system = System {
             devices: Vec::new(),
+            known: HashMap::new(),
             modules: HashMap::new(),
             functions: HashMap::new(),
             streams: BTreeMap::new(),
@@ -169,11 +181,28 @@ impl System {
         self.device(device)?.memory.alloc(len)
     }
 
+    /// Allocates device memory in the order of a stream: others have to wait for that place before they use it.
+    pub fn alloc_in(&mut self, stream: Handle, len: usize) -> Result<u64, Code> {
+        let device = self.live_stream(stream)?.device;
+        let address = self.alloc(device, len)?;
+        self.submit(stream, Op::Alloc { address })?;
+        Ok(address)
+    }
+
+    /// Whether page-locked memory may go. Copies that are still on their way would use it afterwards: that ends their device.
+    pub fn check_free_host(&mut self, at: usize, len: usize) -> Result<(), Code> {
+        let Some(device) = self.copying(at, len) else { return Ok(()) };
+        let what = format!("page-locked memory of {len} bytes is freed while a copy of it is on its way");
+        let code = self.fail(&Fault::new(Code::IllegalAddress, what));
+        self.devices[device].sticky.get_or_insert(code);
+        Err(code)
+    }
+
     /// Loads a module and places its variables.
     pub fn load_module(&mut self, device: usize, text: &str) -> Result<Handle, Code> {
         self.device(device)?;
-        let module = match parse(text) {
-            Ok(module) => module,
+        let (source, module) = match self.read(text) {
+            Ok(found) => found,
             Err(what) => return Err(self.fail(&Fault::new(Code::InvalidPtx, what))),
         };
         if let Some(version) = ptx_version(text)
@@ -193,8 +222,17 @@ impl System {
             globals.insert(variable.name.clone(), (base, size));
         }
         let handle = self.new_handle();
-        self.modules.insert(handle, LoadedModule { device, module, globals, functions: HashMap::new() });
+        self.modules.insert(handle, LoadedModule { device, source, module, globals, functions: HashMap::new() });
         Ok(handle)
+    }
+
+    fn read(&mut self, text: &str) -> Result<(Arc<str>, Arc<Module>), String> {
+        if let Some((source, known)) = self.known.get_key_value(text) {
+            return Ok((source.clone(), known.module.clone()));
+        }
+        let (source, module) = (Arc::<str>::from(text), Arc::new(parse(text)?));
+        self.known.insert(source.clone(), Known { module: module.clone(), kernels: HashMap::new() });
+        Ok((source, module))
     }
 
     /// Unloads a module with its functions and variables.
@@ -216,15 +254,22 @@ impl System {
             return Ok(known);
         }
         let entry = loaded.module.entries.get(name).ok_or(Code::NotFound)?;
-        let places = loaded.globals.iter().map(|(name, (base, _))| (name.clone(), *base)).collect();
+        let places: HashMap<_, _> = loaded.globals.iter().map(|(name, (base, _))| (name.clone(), *base)).collect();
         let device = loaded.device;
-        let kernel = match decode(&loaded.module, &places, entry) {
-            Ok(kernel) => kernel,
-            Err(what) => return Err(self.fail(&Fault::new(Code::InvalidPtx, format!("kernel `{name}`, {what}")))),
+        let known = self.known.get_mut(&loaded.source).expect("a module was read before it was loaded");
+        let kernel = match known.kernels.get(name) {
+            Some(kernel) => kernel.clone(),
+            None => match decode(&loaded.module, &places, entry) {
+                Ok(kernel) => Arc::new(kernel),
+                Err(what) => return Err(self.fail(&Fault::new(Code::InvalidPtx, format!("kernel `{name}`, {what}")))),
+            },
         };
+        if places.is_empty() {
+            known.kernels.insert(name.to_owned(), kernel.clone());
+        }
         let max_dynamic = SHARED_DEFAULT.saturating_sub(kernel.shared_static as u32);
         let handle = self.new_handle();
-        self.functions.insert(handle, Function { device, kernel: Arc::new(kernel), max_dynamic });
+        self.functions.insert(handle, Function { device, kernel, max_dynamic });
         self.modules.get_mut(&module).expect("found above").functions.insert(name.to_owned(), handle);
         Ok(handle)
     }

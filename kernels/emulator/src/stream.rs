@@ -37,6 +37,8 @@ pub enum Op {
     Record { event: Handle },
     /// Nothing behind it runs before that stream has done that number.
     Wait { stream: Handle, seq: u64 },
+    /// Begins an allocation: what was written there before is a mistake.
+    Alloc { address: u64 },
     /// Ends an allocation.
     Free { address: u64 },
     /// Calls the host: function and argument.
@@ -305,6 +307,15 @@ impl System {
                 }
                 Ok(())
             }
+            Op::Alloc { address } => {
+                let found = self.devices[device].memory.find(*address);
+                if found.is_none_or(|allocation| allocation.bytes.is_untouched()) {
+                    return Ok(());
+                }
+                let what =
+                    format!("memory at {address:#x} was written before the stream that allocates it came to that");
+                Err(Fault::new(Code::IllegalAddress, what))
+            }
             Op::Free { address } => {
                 let freed = self.devices[device].memory.free(*address);
                 freed.map_err(|code| Fault::new(code, format!("{address:#x} is freed, which is no allocation")))
@@ -355,6 +366,20 @@ impl System {
         region.bytes.data[at..at + len].copy_from_slice(&part.data);
         region.bytes.copy_marks(at, &part, 0, len);
         Ok(())
+    }
+
+    /// A device with a copy on its way that reads or writes this range of the host.
+    pub(crate) fn copying(&self, at: usize, len: usize) -> Option<usize> {
+        let touches = |op: &Op| match op {
+            Op::Upload { from: HostBytes::Late { at: from, len: bytes }, .. } => *from < at + len && at < from + bytes,
+            Op::Download { to, len: bytes, .. } => *to < at + len && at < to + bytes,
+            _ => false,
+        };
+        let is_queued = |op: &Op| match op {
+            Op::Graph(graph) => graph.nodes.iter().any(|node| touches(&node.op)),
+            _ => touches(op),
+        };
+        self.streams.values().find(|s| s.queue.iter().any(|(_, op)| is_queued(op))).map(|s| s.device)
     }
 
     /// Makes an event.

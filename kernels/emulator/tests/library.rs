@@ -80,6 +80,7 @@ fn a_program_runs_through_the_exported_functions() {
         assert_eq!(cuEventSynchronize(event), 0);
         let mut host = [0f32; 32];
         assert_eq!(cuMemcpyDtoHAsync_v2(host.as_mut_ptr().cast(), x, 128, stream), 0);
+        assert_eq!(cuStreamSynchronize(stream), 0);
         assert_eq!(host, [10.0; 32]);
         assert_eq!(
             cuMemcpyDtoHAsync_v2(host.as_mut_ptr().cast(), x + 4, 128, stream),

@@ -135,6 +135,47 @@ fn page_locked_memory_is_read_and_written_late() {
     assert_eq!(host[1], 2.0);
 }
 
+/// A copy stream fills memory that a compute stream allocates, with or without the event between them.
+fn allocate(mode: StreamMode, wait: bool) -> Result<f32, Code> {
+    let mut rig = rig(mode);
+    let (copy, compute) = (rig.system.new_stream(0, false), rig.stream);
+    let x = rig.system.alloc_in(compute, 128).unwrap();
+    if wait {
+        let there = event(&mut rig);
+        rig.system.record_event(there, compute).unwrap();
+        rig.system.wait_event(copy, there).unwrap();
+    }
+    rig.write(copy, x, &[5f32; 32]);
+    rig.system.demand(copy, u64::MAX);
+    let got = rig.download::<f32>(x, 1)[0];
+    rig.system.status(0).map(|()| got)
+}
+
+#[test]
+fn memory_that_is_used_before_its_place_in_the_stream_is_found() {
+    for mode in MODES {
+        assert_eq!(allocate(mode, true), Ok(5.0), "{mode:?}");
+    }
+    assert_eq!(allocate(StreamMode::Eager, false), Ok(5.0), "eager mode hides it");
+    assert_eq!(allocate(StreamMode::Lazy, false), Err(Code::IllegalAddress));
+}
+
+#[test]
+fn page_locked_memory_does_not_go_under_a_copy() {
+    for mode in MODES {
+        let mut rig = rig(mode);
+        let x = rig.alloc(8);
+        let host = [1.0f32, 2.0];
+        let at = host.as_ptr() as usize;
+        rig.system.submit(rig.stream, Op::Upload { to: x, from: HostBytes::Late { at, len: 8 } }).unwrap();
+        let expected = if mode == StreamMode::Eager { Ok(()) } else { Err(Code::IllegalAddress) };
+        assert_eq!(rig.system.check_free_host(at + 4, 4), expected, "{mode:?}");
+        assert_eq!(rig.system.status(0), expected, "the device has ended");
+        rig.finish();
+        assert_eq!(rig.system.check_free_host(at, 8), Ok(()), "nothing is on its way any more");
+    }
+}
+
 #[test]
 fn a_query_is_not_ready_until_it_is_asked_again() {
     let mut rig = rig(StreamMode::Lazy);

@@ -72,6 +72,7 @@ impl Feed {
         let (layout, capacity, index) = (self.layout, self.capacity, self.next);
         self.next = 1 - self.next;
         let slot = &mut self.slots[index];
+        // Not that the host has waited for a report since: a pass for top-down probabilities alone has none.
         wait(&device.copy, &slot.read)?;
         let words = slot.writable()?;
         for (cells, column) in words.chunks_exact_mut(capacity.max(1)).zip(columns) {

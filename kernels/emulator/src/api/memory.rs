@@ -4,6 +4,7 @@ use std::alloc::Layout;
 use std::ffi::{c_int, c_uint};
 
 use super::{call, call_waiting, current, put, stream_of};
+use crate::config::StreamMode;
 use crate::memory::{DeviceMemory, POISON};
 use crate::result::Code;
 use crate::state::{Handle, System};
@@ -25,8 +26,7 @@ pub unsafe extern "C" fn cuMemAllocAsync(address: *mut u64, len: usize, stream: 
     call(|system| {
         let stream = stream_of(system, stream)?;
         system.forbid_in_capture(stream)?;
-        let device = system.live_stream(stream)?.device;
-        let base = system.alloc(device, len)?;
+        let base = system.alloc_in(stream, len)?;
         // SAFETY: the caller passes a place for the answer.
         unsafe { put(address, base) }
     })
@@ -103,16 +103,15 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(address: *mut *mut u8, len: usize) ->
     unsafe { cuMemHostAlloc(address, len, 0) }
 }
 
-/// Waits for all work first: a copy may still be on its way.
+/// A copy that is still on its way is a mistake: nothing says that this call waits for it. Other work is waited for.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(address: *mut u8) -> c_int {
     call_waiting(|system| {
-        if !system.pinned.contains_key(&(address as usize)) {
-            return Err(Code::InvalidValue);
-        }
+        let len = *system.pinned.get(&(address as usize)).ok_or(Code::InvalidValue)?;
+        system.check_free_host(address as usize, len)?;
         let progress = system.demand_all(None);
         if progress == Progress::Done {
-            let len = system.pinned.remove(&(address as usize)).ok_or(Code::InvalidValue)?;
+            system.pinned.remove(&(address as usize));
             // SAFETY: allocated by cuMemHostAlloc with this layout, and removed from the list, so freed once.
             unsafe { std::alloc::dealloc(address, host_layout(len)?) };
         }
@@ -160,7 +159,8 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const u8, len: usi
     })
 }
 
-/// To page-locked memory bytes land late; to any other they are there when the call returns.
+/// Bytes land late: in page-locked memory always, in any other perhaps, by the documentation. Eager streams let the latter be
+/// there when the call returns, the others do not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, len: usize, stream: Handle) -> c_int {
     if len == 0 {
@@ -178,7 +178,8 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, len: usize
                 seq
             }
         };
-        if system.is_pinned(to as usize, len) || system.live_stream(stream)?.capture.is_some() {
+        let is_eager = system.config.streams == StreamMode::Eager;
+        if !is_eager || system.is_pinned(to as usize, len) || system.live_stream(stream)?.capture.is_some() {
             return Ok(Progress::Done);
         }
         let progress = system.demand(stream, seq);
