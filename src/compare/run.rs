@@ -182,10 +182,8 @@ impl Running<'_> {
                 let section = last(findings);
                 section.valid_rows = section.valid_rows.max(result.valid_rows);
                 section.rows = section.rows.max(result.run.rows.checked_div(spec.epochs).unwrap_or(0));
+                section.parameters = section.parameters.max(result.parameters);
                 section.contenders[at].runs.push(result.run);
-                if let Some(start) = self.starts.first() {
-                    section.parameters = start.circuit.layout().num_values() as u64;
-                }
                 audience.ends(&task, findings)?;
             }
         }
@@ -243,7 +241,6 @@ impl Running<'_> {
         let pipeline = self.spec.pipeline(choice, task.seed, task.epochs)?;
         let folder = RunFolder::new(parent, &format!("seed-{}", task.seed), &pipeline, &self.spec.test)?;
         if let Some(result) = folder.result()? {
-            self.starts_from(task.seed).await?;
             return Ok(Some(result));
         }
         audience.begins(task);

@@ -29,6 +29,9 @@ pub(super) struct RunFolder {
 pub(super) struct RunResult {
     pub run: Run,
     pub valid_rows: u64,
+    /// Numbers that were learned.
+    #[serde(default)]
+    pub parameters: u64,
 }
 
 impl RunFolder {
@@ -88,27 +91,28 @@ pub(super) struct Recorder<'a> {
     next: &'a mut dyn Observer,
     lines: Option<JsonLines>,
     train: Option<f64>,
-    has_begun: bool,
+    /// Known once learning has begun.
+    parameters: Option<u64>,
     /// Nothing can be written any more.
     failed: Option<Error>,
 }
 
 impl<'a> Recorder<'a> {
     pub fn new(folder: &RunFolder, next: &'a mut dyn Observer) -> Self {
-        Self { folder: folder.path.clone(), next, lines: None, train: None, has_begun: false, failed: None }
+        Self { folder: folder.path.clone(), next, lines: None, train: None, parameters: None, failed: None }
     }
 
     /// Whether learning had begun: what fails before that is no fault of the optimizer.
     pub fn has_begun(&self) -> bool {
-        self.has_begun
+        self.parameters.is_some()
     }
 
     /// The curve of the run, from its `start` on, over all resumptions.
     pub fn finish(self, seed: u64, start: Point) -> Result<RunResult> {
+        let (path, parameters) = (self.path(), self.parameters.unwrap_or(0));
         if let Some(error) = self.failed {
             return Err(error);
         }
-        let path = self.path();
         let text = fs::read_to_string(&path).or_else(|e| match e.kind() {
             std::io::ErrorKind::NotFound => Ok(String::new()), // it failed before the first look
             _ => Err(Error::io(&path.display().to_string(), &e)),
@@ -123,7 +127,7 @@ impl<'a> Recorder<'a> {
         let valid_rows = lines.last().map_or(0, |line| line.valid_rows);
         let points: Vec<Point> = std::iter::once(start).chain(lines.iter().map(|line| line.point)).collect();
         let seconds = points.last().map_or(0.0, |point| point.seconds);
-        Ok(RunResult { run: Run { seed, points, rows: 0, seconds, test, failed: None }, valid_rows })
+        Ok(RunResult { run: Run { seed, points, rows: 0, seconds, test, failed: None }, valid_rows, parameters })
     }
 
     fn path(&self) -> PathBuf {
@@ -133,7 +137,7 @@ impl<'a> Recorder<'a> {
     fn record(&mut self, event: &Event) -> Result<()> {
         match event {
             Event::Started(started) => {
-                self.has_begun = true;
+                self.parameters = Some(started.parameters);
                 let step = started.step;
                 let keep = |line: &serde_json::Value| line["step"].as_u64().is_some_and(|at| at <= step);
                 self.lines = Some(JsonLines::open(&self.path(), keep)?);
