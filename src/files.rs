@@ -1,19 +1,73 @@
-//! Small files that appear whole or not at all.
+//! Files that appear whole or not at all.
 
-use std::fs;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// Writes a small file whole or not at all: beside it first, under its name with `.tmp` behind, and renamed.
-pub(crate) fn write_whole(path: &Path, text: &str) -> Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".tmp");
-    let done = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
-    if done.is_err() {
-        let _ = fs::remove_file(&beside); // a full disk wants the room back; the first failure is the one to tell
+/// A file in the making: written beside its place, under its name with `.tmp` behind, and renamed when it is whole. What is no
+/// plain file, such as a pipe, is written as it is.
+pub(crate) struct WholeFile {
+    path: PathBuf,
+    /// Where it is until it is whole; `None` if that is its place.
+    beside: Option<PathBuf>,
+    writer: BufWriter<File>,
+}
+
+impl WholeFile {
+    /// Begins a file; one that is there stays until the new one is whole.
+    pub fn create(path: &Path) -> Result<Self> {
+        let is_special = fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir());
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".tmp");
+        let beside = (!is_special).then(|| PathBuf::from(beside));
+        let file = File::create(beside.as_deref().unwrap_or(path));
+        let file = file.map_err(|e| Error::io(&path.display().to_string(), &e))?;
+        Ok(Self { path: path.to_path_buf(), beside, writer: BufWriter::new(file) })
     }
-    done.map_err(|e| Error::io(&path.display().to_string(), &e))
+
+    /// Puts the file into its place.
+    pub fn finish(mut self) -> Result<()> {
+        let flushed = self.writer.flush();
+        let done = match self.beside.take() {
+            Some(beside) => {
+                let done = flushed.and_then(|()| fs::rename(&beside, &self.path));
+                if done.is_err() {
+                    let _ = fs::remove_file(&beside); // a full disk wants the room back; the first failure is the one to tell
+                }
+                done
+            }
+            None => flushed,
+        };
+        done.map_err(|e| Error::io(&self.path.display().to_string(), &e))
+    }
+}
+
+impl Write for WholeFile {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+/// A file that was given up leaves nothing behind.
+impl Drop for WholeFile {
+    fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            let _ = fs::remove_file(beside);
+        }
+    }
+}
+
+/// Writes a small file whole or not at all.
+pub(crate) fn write_whole(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
+    let mut file = WholeFile::create(path)?;
+    file.write_all(contents.as_ref()).map_err(|e| Error::io(&path.display().to_string(), &e))?;
+    file.finish()
 }
 
 #[cfg(test)]
@@ -38,5 +92,20 @@ mod tests {
         let error = write_whole(&folder, "text").unwrap_err();
         assert!(error.to_string().contains("a.html"), "{error}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_given_up_leaves_the_old_one_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.csv");
+        write_whole(&path, "before").unwrap();
+        let mut file = WholeFile::create(&path).unwrap();
+        file.write_all(b"half").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "before");
+        drop(file);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "before");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        #[cfg(unix)]
+        write_whole(Path::new("/dev/null"), "gone").unwrap();
     }
 }

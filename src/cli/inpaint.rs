@@ -10,15 +10,16 @@ use super::model_path::find_model;
 use super::output::{Failure, Outcome, note, say, table, thousands};
 use super::rows_args::RowsArgs;
 use super::runtime;
-use super::sink::{Sink, write_file};
+use super::sink::Sink;
 use super::train::MachineArgs;
-use super::view::{View, categories_of, csv, understand_scale};
+use super::view::{DrawArgs, View, categories_of, csv, understand_scale};
 use crate::circuit::sample_given;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
 use crate::decode::mosaic::Mosaic;
 use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
+use crate::files::write_whole;
 use crate::learner::model::{self, Model};
 use crate::pipeline::prepare::{Machine, first_rows};
 use crate::pipeline::spec::PipelineSpec;
@@ -48,19 +49,8 @@ pub(super) struct InpaintArgs {
     /// Completions of every row
     #[arg(long, value_name = "K", default_value_t = 6)]
     samples: usize,
-    /// Decides what is drawn, and what is hidden at random
-    #[arg(long, value_name = "S", default_value_t = 1)]
-    seed: u64,
-    /// Where rows go; a file that is there is replaced. If left out, inpaint.png for pictures and standard output for all
-    /// else. A .csv file gets numbers in any case
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// How many times larger pictures are shown (to about 64 pixels if left out)
-    #[arg(long, value_name = "N")]
-    scale: Option<usize>,
-    /// Show token ids as text: gpt2, or the path of a tokenizer.json
-    #[arg(long, value_name = "NAME")]
-    tokenizer: Option<String>,
+    #[command(flatten)]
+    draw: DrawArgs,
     #[command(flatten)]
     machine: MachineArgs,
     /// How likely the true values are as one JSON object instead of a table
@@ -84,7 +74,7 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
     }
     let path = find_model(&args.model).map_err(Failure::not_understood)?;
     let model = model::load(&path)?;
-    let view = View::understand(&model, args.out.as_deref(), args.tokenizer.as_deref());
+    let view = args.draw.view(&model);
     let view = view.map_err(Failure::not_understood)?;
     let most = MOST_VALUES / model.circuit.num_vars().max(1);
     if args.rows.checked_mul(args.samples).is_none_or(|drawn| drawn > most) {
@@ -99,10 +89,10 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
         (None, None) => (Mask::usual(grid.as_deref()), false),
     };
     let mask = Mask::understand(words, keep, original.num_vars(), grid.as_deref()).map_err(Failure::not_understood)?;
-    let hidden = Hidden::new(original, &mask, args.seed)?;
+    let hidden = Hidden::new(original, &mask, args.draw.seed)?;
     let score = hidden.score(&model, &machine)?;
     let completions = with_threads(machine.threads, || {
-        sample_given(&model.circuit, &model.params, &hidden.masked, args.samples, &mut Rng::new(args.seed))
+        sample_given(&model.circuit, &model.params, &hidden.masked, args.samples, &mut Rng::new(args.draw.seed))
     })??;
     let shown = Shown { hidden: &hidden, completions: &completions, samples: args.samples };
     let out = match &view {
@@ -262,7 +252,7 @@ impl Shown<'_> {
 
 /// Writes the picture and says where.
 fn draw_pictures(args: &InpaintArgs, shown: &Shown<'_>, decoder: &ImageDecoder) -> Result<PathBuf> {
-    let scale = understand_scale(args.scale, decoder.tile())?;
+    let scale = understand_scale(args.draw.scale, decoder.tile())?;
     let columns = 2 + shown.samples;
     let rows = shown.hidden.original.num_rows();
     let mosaic = Mosaic::new(decoder.tile(), rows * columns, columns, scale);
@@ -274,17 +264,17 @@ fn draw_pictures(args: &InpaintArgs, shown: &Shown<'_>, decoder: &ImageDecoder) 
             mosaic.push(&Shown::tile(decoder, shown.completions, row * shown.samples + k));
         }
     }
-    let out = args.out.clone().unwrap_or_else(|| PathBuf::from(PICTURE));
-    write_file(&out, &mosaic.into_png()?)?;
+    let out = args.draw.out.clone().unwrap_or_else(|| PathBuf::from(PICTURE));
+    write_whole(&out, &mosaic.into_png()?)?;
     Ok(out)
 }
 
 /// Writes lines; the file that they went to, if they went to one.
 fn write_lines(args: &InpaintArgs, write: impl FnOnce(&mut Sink) -> Result<bool>) -> Result<Option<PathBuf>> {
-    let mut sink = Sink::open(args.out.as_deref())?;
+    let mut sink = Sink::open(args.draw.out.as_deref())?;
     write(&mut sink)?;
     sink.finish()?;
-    Ok(args.out.clone())
+    Ok(args.draw.out.clone())
 }
 
 /// What is said in the end.

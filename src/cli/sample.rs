@@ -6,13 +6,14 @@ use clap::Args;
 
 use super::model_path::find_model;
 use super::output::{Failure, Outcome, say, thousands};
-use super::sink::{Sink, write_file};
-use super::view::{View, categories_of, csv, understand_scale};
+use super::sink::Sink;
+use super::view::{DrawArgs, View, categories_of, csv, understand_scale};
 use crate::circuit::sample;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
 use crate::decode::mosaic::Mosaic;
 use crate::error::{Error, Result};
+use crate::files::write_whole;
 use crate::learner::model::{self, Model};
 use crate::rng::Rng;
 
@@ -26,19 +27,8 @@ pub(super) struct SampleArgs {
     /// How many rows (64 pictures or 8 other rows if left out)
     #[arg(long, value_name = "N")]
     rows: Option<usize>,
-    /// Decides what is drawn
-    #[arg(long, value_name = "S", default_value_t = 1)]
-    seed: u64,
-    /// Where rows go; a file that is there is replaced. If left out, samples.png for pictures and standard output for all
-    /// else. A .csv file gets numbers in any case
-    #[arg(long, value_name = "FILE")]
-    out: Option<PathBuf>,
-    /// How many times larger pictures are shown (to about 64 pixels if left out)
-    #[arg(long, value_name = "N")]
-    scale: Option<usize>,
-    /// Show token ids as text: gpt2, or the path of a tokenizer.json
-    #[arg(long, value_name = "NAME")]
-    tokenizer: Option<String>,
+    #[command(flatten)]
+    draw: DrawArgs,
 }
 
 /// Where pictures go unless somebody says otherwise.
@@ -53,7 +43,7 @@ pub(super) fn run(args: &SampleArgs) -> Outcome {
     }
     let path = find_model(&args.model).map_err(Failure::not_understood)?;
     let model = model::load(&path)?;
-    let view = View::understand(&model, args.out.as_deref(), args.tokenizer.as_deref());
+    let view = args.draw.view(&model);
     match view.map_err(Failure::not_understood)? {
         View::Picture(decoder) => draw_pictures(args, &model, &decoder),
         view => Ok(draw_lines(args, &model, &view)?),
@@ -64,22 +54,22 @@ fn draw_pictures(args: &SampleArgs, model: &Model, decoder: &ImageDecoder) -> Ou
     let rows = args.rows.unwrap_or(64);
     let side = rows.isqrt();
     let columns = side + usize::from(side * side < rows);
-    let scale = understand_scale(args.scale, decoder.tile()).map_err(Failure::not_understood)?;
+    let scale = understand_scale(args.draw.scale, decoder.tile()).map_err(Failure::not_understood)?;
     let mosaic = Mosaic::new(decoder.tile(), rows, columns, scale);
     let mut mosaic = mosaic.map_err(|e| Failure::not_understood(e.at("--rows and --scale")))?;
     draw(args, model, rows, |batch, row| {
         mosaic.push(&decoder.colours(&categories_of(batch, row)));
         Ok(true)
     })?;
-    let out = args.out.as_deref().unwrap_or(Path::new(PICTURE));
+    let out = args.draw.out.as_deref().unwrap_or(Path::new(PICTURE));
     let (height, width) = mosaic.size();
-    write_file(out, &mosaic.into_png()?)?;
+    write_whole(out, &mosaic.into_png()?)?;
     let what = format!("{} rows, {columns} in a line, {width}×{height} pixels", thousands(rows as u64));
     Ok(say(format_args!("{}: {what}", out.display()))?)
 }
 
 fn draw_lines(args: &SampleArgs, model: &Model, view: &View) -> Result<()> {
-    let mut sink = Sink::open(args.out.as_deref())?;
+    let mut sink = Sink::open(args.draw.out.as_deref())?;
     let mut first = true;
     draw(args, model, args.rows.unwrap_or(8), |batch, row| {
         let View::Text(decoder) = view else { return sink.line(&csv(batch, row)) };
@@ -98,7 +88,7 @@ fn draw(
     rows: usize,
     mut see: impl FnMut(&Batch, usize) -> Result<bool>,
 ) -> Result<()> {
-    let mut rng = Rng::new(args.seed);
+    let mut rng = Rng::new(args.draw.seed);
     let mut left = rows;
     while left > 0 {
         let batch = sample(&model.circuit, &model.params, left.min(ROWS_AT_ONCE), &mut rng)?;

@@ -1,39 +1,57 @@
 //! Where lines of rows go: a file, or standard output.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, Stdout, Write};
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::files::WholeFile;
 
 /// Takes lines.
 pub(super) struct Sink {
-    writer: Box<dyn Write>,
+    to: Place,
     /// For messages.
     name: String,
 }
 
+enum Place {
+    StandardOutput(BufWriter<Stdout>),
+    File(WholeFile),
+}
+
+impl Place {
+    fn writer(&mut self) -> &mut dyn Write {
+        match self {
+            Self::StandardOutput(writer) => writer,
+            Self::File(file) => file,
+        }
+    }
+}
+
 impl Sink {
-    /// The file, which is replaced if it is there, or standard output.
+    /// The file, which is replaced if it is there, once the new one is whole; or standard output.
     pub fn open(out: Option<&Path>) -> Result<Self> {
         let Some(path) = out else {
-            return Ok(Self { writer: Box::new(BufWriter::new(std::io::stdout())), name: "standard output".into() });
+            let to = Place::StandardOutput(BufWriter::new(std::io::stdout()));
+            return Ok(Self { to, name: "standard output".into() });
         };
-        let name = path.display().to_string();
-        let file = File::create(path).map_err(|e| Error::io(&name, &e))?;
-        Ok(Self { writer: Box::new(BufWriter::new(file)), name })
+        Ok(Self { to: Place::File(WholeFile::create(path)?), name: path.display().to_string() })
     }
 
     /// Writes a line; `false` if nobody reads on, as after `| head`.
     pub fn line(&mut self, line: &str) -> Result<bool> {
-        let written = self.writer.write_all(line.as_bytes()).and_then(|()| self.writer.write_all(b"\n"));
+        let writer = self.to.writer();
+        let written = writer.write_all(line.as_bytes()).and_then(|()| writer.write_all(b"\n"));
         self.understand(written)
     }
 
     /// Writes what is left.
     pub fn finish(mut self) -> Result<()> {
-        let flushed = self.writer.flush();
-        self.understand(flushed).map(drop)
+        let flushed = self.to.writer().flush();
+        self.understand(flushed)?;
+        match self.to {
+            Place::StandardOutput(_) => Ok(()),
+            Place::File(file) => file.finish(),
+        }
     }
 
     fn understand(&self, written: std::io::Result<()>) -> Result<bool> {
@@ -43,9 +61,4 @@ impl Sink {
             Err(e) => Err(Error::io(&self.name, &e)),
         }
     }
-}
-
-/// Writes a whole file, which is replaced if it is there.
-pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes).map_err(|e| Error::io(&path.display().to_string(), &e))
 }

@@ -3,7 +3,9 @@
 //! What rows are is said by the pipeline that the model was learned with; no data is opened for it. The name of a file may ask
 //! for numbers in any case (`.csv`).
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
 
 use super::rows_args::{categories, stored_pipeline};
 use crate::data::{Batch, Column};
@@ -14,6 +16,31 @@ use crate::error::{Error, Result};
 use crate::learner::model::Model;
 use crate::pipeline::open::open_text;
 use crate::pipeline::spec::{DecodeKind, DecodeSpec, GPT2_VOCAB, PipelineSpec};
+
+/// How to draw, and where it goes.
+#[derive(Args, Clone, Debug)]
+pub(super) struct DrawArgs {
+    /// Decides what is drawn, and what is hidden at random
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    pub seed: u64,
+    /// Where rows go; a file that is there is replaced. If left out, a PNG named after the command for pictures, and standard output
+    /// for all else. A .csv file gets numbers in any case
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// How many times larger pictures are shown (to about 64 pixels if left out)
+    #[arg(long, value_name = "N")]
+    pub scale: Option<usize>,
+    /// Show token ids as text: gpt2, or the path of a tokenizer.json
+    #[arg(long, value_name = "NAME")]
+    pub tokenizer: Option<String>,
+}
+
+impl DrawArgs {
+    /// How rows of `model` are shown.
+    pub fn view(&self, model: &Model) -> Result<View> {
+        View::understand(model, self.out.as_deref(), self.tokenizer.as_deref())
+    }
+}
 
 /// What rows are shown as.
 pub(super) enum View {
