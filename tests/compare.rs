@@ -43,14 +43,13 @@ fn findings(out: &Path) -> Findings {
 }
 
 /// What does not depend on how fast the machine was.
-fn learned(findings: &Findings) -> Vec<(String, u64, Vec<(f64, Option<f64>, Option<f64>)>, u64)> {
-    let runs = findings.sections[0].contenders.iter().flat_map(|contender| {
-        let points = |run: &anemone::compare::findings::Run| {
-            run.points.iter().map(|point| (point.epoch, point.valid, point.train)).collect()
-        };
-        contender.runs.iter().map(move |run| (contender.name.clone(), run.seed, points(run), run.rows))
-    });
-    runs.collect()
+fn learned(findings: &Findings) -> Findings {
+    let mut findings = findings.clone();
+    for run in findings.sections.iter_mut().flat_map(|s| &mut s.contenders).flat_map(|contender| &mut contender.runs) {
+        run.seconds = 0.0;
+        run.points.iter_mut().for_each(|point| point.seconds = 0.0);
+    }
+    findings
 }
 
 fn setting<'a>(contender: &'a Contender, key: &str) -> &'a str {

@@ -91,6 +91,7 @@ pub fn contender(name: &str, optimizer: &str, shape: Shape) -> Contender {
         optimizer: optimizer.into(),
         ablates: None,
         settings: vec![setting("learn.step", "0.4"), setting("batch.rows", "256")],
+        seeds: Vec::new(),
         trials: vec![trial("0.2", Some(-731.25)), trial("0.4", Some(-729.5)), trial("0.8", None)],
         runs: (1..=3).map(|seed| run(seed, shape)).collect(),
     }
