@@ -136,6 +136,20 @@ fn without_a_device_auto_says_why_and_takes_the_cpu() {
     }
 }
 
+/// Nobody asked for the GPU, and it has no room for the circuit, or for what the optimizer keeps: the CPU learns.
+#[test]
+fn without_room_auto_says_why_and_takes_the_cpu() {
+    let folder = folder();
+    for failing in ["1", "9"] {
+        let driver = Driver::Emulated(&[("FAIL_ALLOC", failing)]);
+        let events = trained(driver, folder.path(), &["--device", "auto", "--out", failing]);
+        let started = event(&events, "started");
+        assert_eq!(started["device"], "cpu");
+        let note = started["device_note"].as_str().unwrap();
+        assert!(note.contains("cuda:0") && note.contains("out of memory"), "{note}");
+    }
+}
+
 /// `auto` says these words in one line and takes the CPU; `cuda:0` is one line of error with them.
 fn is_no_device(driver: Driver<'_>, dir: &Path, words: &str) {
     let out = dir.join(words);

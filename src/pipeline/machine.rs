@@ -6,7 +6,7 @@ use crate::backend::cpu::{CpuBackend, CpuOptions, IsaCap};
 use crate::backend::cuda::{CudaBackend, CudaGroup, CudaOptions};
 use crate::backend::{Backend, Device, TrainingPrecision};
 use crate::circuit::{Circuit, Params};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 
 /// The device and what it may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,7 +66,32 @@ impl Machine {
 
     /// Puts a circuit on the device.
     pub fn place(&self, circuit: Arc<Circuit>, params: &Params) -> Result<Placed> {
+        self.place_with(circuit, params, |_| Ok(())).map(|(placed, ())| placed)
+    }
+
+    /// Puts a circuit on the device with what else it needs there. Where nobody asked for a GPU and one has no room for it all, the CPU
+    /// has it, and `why` says so.
+    pub fn place_with<T>(
+        &self,
+        circuit: Arc<Circuit>,
+        params: &Params,
+        mut beside: impl FnMut(&mut dyn Backend) -> Result<T>,
+    ) -> Result<(Placed, T)> {
         let (device, why) = self.device.settle()?;
+        let mut put = |device: Device, why: Option<String>| -> Result<(Placed, T)> {
+            let mut placed = self.put(device, why, circuit.clone(), params)?;
+            let beside = beside(&mut *placed.backend)?;
+            Ok((placed, beside))
+        };
+        match put(device, why) {
+            Err(full) if self.device == Device::Auto && device.is_cuda() && full.kind() == ErrorKind::Device => {
+                put(Device::Cpu, Some(format!("{device}: {full}")))
+            }
+            placed => placed,
+        }
+    }
+
+    fn put(&self, device: Device, why: Option<String>, circuit: Arc<Circuit>, params: &Params) -> Result<Placed> {
         let precision = self.precision.unwrap_or(TrainingPrecision::default_of(device));
         let mut options = CudaOptions { device: 0, memory_budget: self.memory_budget, precision: precision.on_cuda() };
         match device {

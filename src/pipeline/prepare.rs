@@ -185,9 +185,7 @@ impl Inputs {
         let budget = machine.memory_budget() as u64;
         refuse_too_large(&estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
         let start = initial_params(&spec.circuit, &circuit)?;
-        let mut placed = machine.place(circuit, &start)?;
-        let optimizer = spec.learn.optimizer.build(&mut *placed.backend).map_err(|e| e.at("learn"))?;
-        Ok((placed, optimizer))
+        machine.place_with(circuit, &start, |backend| spec.learn.optimizer.build(backend).map_err(|e| e.at("learn")))
     }
 
     /// Rows of an epoch, where that is known before they are read.
