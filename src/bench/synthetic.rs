@@ -133,7 +133,7 @@ impl Synthetic {
         let budget = setting.machine.memory_budget() as u64;
         refuse_too_large(&estimate(&self.circuit, spec, batch_rows, budget, 0))?;
         let start = Params::random(&self.circuit, self.seed, PERTURBATION)?;
-        let mut backend = setting.machine.place(self.circuit.clone(), &start)?.backend;
+        let mut backend = setting.machine.place(&self.circuit, &start)?.backend;
         drop(start); // the backend has its own; twice the parameters would be in the peak
         let mut optimizer = spec.build(&mut *backend)?;
         let timing = Timing::measure(&mut *backend, &mut *optimizer, &self.pool, warmup, steps)?;

@@ -55,7 +55,7 @@ pub(super) fn run(args: &EvalArgs) -> Outcome {
 
 async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Machine) -> Result<Evaluation> {
     let mut opened = args.which.open(spec, model, args.rows).await?;
-    let mut placed = machine.place(model.circuit.clone(), &model.params)?;
+    let mut placed = machine.place(&model.circuit, &model.params)?;
     evaluate(&mut opened.stream, opened.rows, async |batch| placed.backend.log_likelihoods(&batch)).await
 }
 

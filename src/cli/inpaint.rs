@@ -157,7 +157,7 @@ impl Hidden {
 
     /// log p(hidden | kept) = log p(all) − log p(kept), exactly.
     fn score(&self, model: &Model, machine: &Machine) -> Result<Score> {
-        let mut placed = machine.place(model.circuit.clone(), &model.params)?;
+        let mut placed = machine.place(&model.circuit, &model.params)?;
         let all = placed.backend.log_likelihoods(&self.original)?;
         let kept = placed.backend.log_likelihoods(&self.masked)?;
         let (mut total, mut hidden, mut possible) = (0.0, 0, 0usize);

@@ -65,7 +65,7 @@ impl Machine {
     }
 
     /// Puts a circuit on the device.
-    pub fn place(&self, circuit: Arc<Circuit>, params: &Params) -> Result<Placed> {
+    pub fn place(&self, circuit: &Arc<Circuit>, params: &Params) -> Result<Placed> {
         self.place_with(circuit, params, |_| Ok(())).map(|(placed, ())| placed)
     }
 
@@ -73,7 +73,7 @@ impl Machine {
     /// has it, and `why` says so.
     pub fn place_with<T>(
         &self,
-        circuit: Arc<Circuit>,
+        circuit: &Arc<Circuit>,
         params: &Params,
         mut beside: impl FnMut(&mut dyn Backend) -> Result<T>,
     ) -> Result<(Placed, T)> {

@@ -179,12 +179,12 @@ impl Inputs {
     pub fn build_learner(
         &self,
         spec: &PipelineSpec,
-        circuit: Arc<Circuit>,
+        circuit: &Arc<Circuit>,
         machine: &Machine,
     ) -> Result<(Placed, Box<dyn Optimizer>)> {
         let budget = machine.memory_budget() as u64;
-        refuse_too_large(&estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
-        let start = initial_params(&spec.circuit, &circuit)?;
+        refuse_too_large(&estimate(circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
+        let start = initial_params(&spec.circuit, circuit)?;
         machine.place_with(circuit, &start, |backend| spec.learn.optimizer.build(backend).map_err(|e| e.at("learn")))
     }
 
