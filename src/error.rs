@@ -19,6 +19,8 @@ pub enum ErrorKind {
     Format,
     /// Parameters or optimizer state that do not fit the circuit they are put into.
     State,
+    /// A model that is none any more: a likelihood that is no number.
+    Diverged,
     /// A combination that has no meaning, such as gradient steps on Gaussian inputs.
     Unsupported,
     /// Reading or writing failed.
@@ -52,6 +54,10 @@ impl Error {
 
     pub(crate) fn format(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Format, message: message.into() }
+    }
+
+    pub(crate) fn diverged(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Diverged, message: message.into() }
     }
 
     pub(crate) fn state(message: impl Into<String>) -> Self {

@@ -7,7 +7,11 @@ use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anemone::compare::findings::{Contender, Findings};
+use anemone::compare::run::{Audience, CompareOptions, Task};
 use anemone::compare::spec::{ComparisonSpec, Overrides};
+use anemone::pipeline::observer::{Event, Observer};
+use anemone::pipeline::prepare::Machine;
+use anemone::pipeline::stop::Stop;
 use assert_cmd::Command;
 use tempfile::TempDir;
 
@@ -170,6 +174,56 @@ fn start(dir: &Path) -> Child {
     let mut command = std::process::Command::new(program);
     command.current_dir(dir).args(["compare", "c.toml", "--quiet"]).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap()
+}
+
+/// Asks for a stop at the end of every epoch, before held-out rows are looked at.
+struct Impatient {
+    stop: Stop,
+}
+
+impl Observer for Impatient {
+    fn event(&mut self, event: &Event) {
+        if let Event::EpochEnd(_) = event {
+            self.stop.request();
+        }
+    }
+}
+
+impl Audience for Impatient {
+    fn begins(&mut self, _: &Task) {}
+
+    fn ends(&mut self, _: &Task, _: &Findings) -> anemone::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_look_that_was_interrupted_is_made_up_for() {
+    let folder = folder();
+    let (_, want) = compare(folder.path(), &[]);
+    let specs = [ComparisonSpec::load(&folder.path().join("c.toml"), &Overrides::default()).unwrap()];
+    let options = CompareOptions {
+        out: folder.path().join("again"),
+        machine: Machine::default(),
+        title: want.title.clone(),
+        date: want.date.clone(),
+        machine_in_words: want.machine.clone(),
+        command: want.command.clone(),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    for stretch in 0.. {
+        assert!(stretch < 100, "it does not come to an end");
+        let stop = Stop::new();
+        let mut audience = Impatient { stop: stop.clone() };
+        let (found, is_over) =
+            runtime.block_on(anemone::compare::run::compare(&specs, &options, &stop, &mut audience)).unwrap();
+        if is_over {
+            // Two trials of two epochs and five runs of four: each is stopped at the end of every epoch.
+            assert!(stretch >= 20, "{stretch}");
+            assert_eq!(learned(&found), learned(&want));
+            break;
+        }
+    }
 }
 
 #[test]

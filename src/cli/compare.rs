@@ -33,7 +33,7 @@ pub(super) struct CompareArgs {
     /// Comparison files (TOML); one section of the report each
     #[arg(value_name = "FILE.toml", required = true)]
     files: Vec<PathBuf>,
-    /// Folder of the comparison (runs/ and the name of the file, or of the folder of several)
+    /// Folder of the comparison (runs/ and the folder that the files are in, with the name of a single one)
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// What the report is called (the title of the file, or the name of the folder)
@@ -98,7 +98,9 @@ impl CompareArgs {
         }
         let machine = self.machine.understand()?;
         let precision = self.precision.as_deref().map(|name| understand_precision(name, machine.device)).transpose()?;
-        let machine = Machine { isa: understand_isa(self.isa.as_deref())?, precision, ..machine };
+        // Settled once: contenders that learn on different devices could not be compared.
+        let (device, _) = machine.device.settle()?;
+        let machine = Machine { device, isa: understand_isa(self.isa.as_deref())?, precision, ..machine };
         let name = self.name(&specs);
         let out = self.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&name));
         let title = match (&self.title, &specs[..]) {
@@ -111,11 +113,12 @@ impl CompareArgs {
         Ok((specs, options))
     }
 
-    /// The stem of the only file, or the folder that several are in.
+    /// The folder that the files are in, and the stem of the only one.
     fn name(&self, specs: &[ComparisonSpec]) -> String {
         let folder = self.files[0].parent().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
         match (specs, folder) {
-            ([only], _) => only.name.clone(),
+            ([only], None) => only.name.clone(),
+            ([only], Some(folder)) => format!("{folder}-{}", only.name),
             (_, Some(folder)) => folder,
             (_, None) => "compare".to_string(),
         }
@@ -131,7 +134,11 @@ impl CompareArgs {
             let seeds: Vec<String> = self.seeds.iter().map(u64::to_string).collect();
             words.push(format!("--seeds {}", seeds.join(",")));
         }
-        words.extend(self.precision.as_ref().map(|precision| format!("--precision {precision}")));
+        let flags = [("--precision", &self.precision), ("--isa", &self.isa), ("--title", &self.title)];
+        let given =
+            flags.into_iter().filter_map(|(flag, value)| value.as_ref().map(|value| format!("{flag} '{value}'")));
+        words.extend(given);
+        words.extend(self.machine.as_words());
         words.join(" ")
     }
 }
@@ -237,7 +244,7 @@ impl Audience for Show {
         });
         match run {
             Some(run) if task.trial.is_empty() => say(format_args!("{}  {}", name(task), outcome(run))),
-            _ => match self.latest {
+            _ => match self.latest.take() {
                 Some(valid) => say(format_args!("{}  valid {valid:.3} after {} epochs", name(task), task.epochs)),
                 None => Ok(()), // it was over before
             },

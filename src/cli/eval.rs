@@ -78,7 +78,7 @@ fn to_table(path: &Path, model: &Model, found: &Evaluation) -> String {
 }
 
 fn to_json(path: &Path, model: &Model, found: &Evaluation) -> String {
-    let mut object = json!({"model": path, "step": model.meta.progress.step});
+    let mut object = json!({"model": path.display().to_string(), "step": model.meta.progress.step});
     if let (Value::Object(object), Value::Object(found)) = (&mut object, json!(found)) {
         object.extend(found);
     }

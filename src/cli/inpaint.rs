@@ -316,7 +316,7 @@ impl Summary<'_> {
     fn to_json(&self) -> String {
         let what = if self.keep { "keep" } else { "missing" };
         json!({
-            "model": self.path,
+            "model": self.path.display().to_string(),
             "step": self.step,
             "rows": self.hidden.original.num_rows(),
             "variables": self.hidden.original.num_vars(),
@@ -326,7 +326,7 @@ impl Summary<'_> {
             "nats_per_variable": self.score.per_variable,
             "bits_per_variable": self.score.per_variable.map(|nats| -nats / std::f64::consts::LN_2),
             "impossible_rows": self.score.impossible_rows,
-            "out": self.out,
+            "out": self.out.as_ref().map(|out| out.display().to_string()),
         })
         .to_string()
     }

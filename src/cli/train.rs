@@ -75,6 +75,14 @@ pub(super) struct MachineArgs {
 const MOST_THREADS: usize = 1024;
 
 impl MachineArgs {
+    /// The flags that were given, as they are typed.
+    pub fn as_words(&self) -> Vec<String> {
+        let device = (self.device != "auto").then(|| format!("--device {}", self.device));
+        let threads = self.threads.map(|threads| format!("--threads {threads}"));
+        let memory = self.memory.as_ref().map(|memory| format!("--memory {memory}"));
+        [device, threads, memory].into_iter().flatten().collect()
+    }
+
     /// Checks the flags.
     pub fn understand(&self) -> Result<Machine> {
         let place = || format!("--device {}", self.device);

@@ -108,7 +108,10 @@ async fn open(spec: &ComparisonSpec, shared: &PipelineSpec) -> Result<Inputs> {
         return Err(Error::option("the source is endless, and epochs are compared: give it a number of rows"));
     }
     if !spec.test.is_empty() {
-        inputs.test = Some(HeldOut::open_files(shared, &spec.test).await.map_err(|e| e.at("compare.test"))?);
+        let test = HeldOut::open_files(shared, &spec.test).await.map_err(|e| e.at("compare.test"))?;
+        // Looked at now, not after the first epoch.
+        test.open(&inputs)?.next().await.map_err(|e| e.at("compare.test"))?;
+        inputs.test = Some(test);
     }
     Ok(inputs)
 }
@@ -215,7 +218,9 @@ impl Running<'_> {
             let folder = self.options.out.join(&self.spec.name).join("search").join(slug(&contender.name));
             let Some(result) = self.learn(&task, choice, &folder, audience).await? else { return Ok(None) };
             let values = result.run.points.iter().skip(1).filter_map(|point| point.valid);
-            trials.push(Trial { settings, epochs, best_valid: values.reduce(f64::max), is_chosen: false });
+            // What broke down on the way is no choice, however far it came before.
+            let best_valid = values.reduce(f64::max).filter(|_| result.run.failed.is_none());
+            trials.push(Trial { settings, epochs, best_valid, is_chosen: false });
             audience.ends(&task, findings)?;
         }
         let better = |a: &usize, b: &usize| {
@@ -239,17 +244,18 @@ impl Running<'_> {
         audience: &mut dyn Audience,
     ) -> Result<Option<RunResult>> {
         let pipeline = self.spec.pipeline(choice, task.seed, task.epochs)?;
-        let folder = RunFolder::new(parent, &format!("seed-{}", task.seed), &pipeline, &self.spec.test)?;
-        if let Some(result) = folder.result()? {
-            return Ok(Some(result));
-        }
-        audience.begins(task);
-        let start = self.starts_from(task.seed).await?;
         let mut inputs = self.inputs.clone();
         (inputs.batch.rows, inputs.batch.seed) = (pipeline.batch.rows, pipeline.batch.seed);
         if !task.trial.is_empty() {
             inputs.test = None; // test rows have no part in choosing
         }
+        let name = format!("seed-{}", task.seed);
+        let folder = RunFolder::new(parent, &name, &pipeline, &inputs, &self.options.machine)?;
+        if let Some(result) = folder.result()? {
+            return Ok(Some(result));
+        }
+        audience.begins(task);
+        let start = self.starts_from(task.seed).await?;
         let options = TrainOptions {
             name: task.contender.clone(),
             out: folder.path().to_path_buf(),
@@ -259,13 +265,13 @@ impl Running<'_> {
         };
         let mut recorder = Recorder::new(&folder, &mut *audience);
         let finished = train_on(&pipeline, &inputs, start.circuit, &options, self.stop, &mut recorder).await;
-        let has_begun = recorder.has_begun();
         let mut result = recorder.finish(task.seed, start.point)?;
         match finished {
-            Ok(finished) if finished.epoch < task.epochs => return Ok(None),
+            // Also one that was stopped before its last look at held-out rows, which the next stretch makes up for.
+            Ok(finished) if finished.epoch < task.epochs || !result.is_looked_at_after(task.epochs) => return Ok(None),
             Ok(finished) => result.run.rows = finished.rows,
             // A model that is none any more: the optimizer's doing, and worth a line in the table.
-            Err(error) if has_begun && error.kind() == ErrorKind::State => {
+            Err(error) if error.kind() == ErrorKind::Diverged => {
                 audience.event(&Event::Warning(format!("{} failed: {error}", task.contender)));
                 result.run.failed = Some(error.to_string());
             }

@@ -102,6 +102,9 @@ impl ComparisonSpec {
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Self> {
         let document = load_document(path)?;
         let name = path.file_stem().map(|stem| slug(&stem.to_string_lossy())).unwrap_or_default();
+        if name.is_empty() {
+            return Err(Error::option(format!("{}: the name of the file needs a letter or a digit", path.display())));
+        }
         let compare = Section::open(&document, "compare")?.only(&KEYS, |_| None)?;
         let Some(pipeline) = compare.text("pipeline")? else {
             return Err(
@@ -121,6 +124,9 @@ impl ComparisonSpec {
         let written = if compare.has("seeds") { seeds(&compare)? } else { vec![1] };
         let mut thresholds = numbers(&compare, "thresholds")?;
         thresholds.sort_by(f64::total_cmp);
+        if overrides.seeds.iter().collect::<HashSet<_>>().len() < overrides.seeds.len() {
+            return Err(Error::option("--seeds: expected different numbers"));
+        }
         let mut contenders = contenders(&document, &written)?;
         if !overrides.seeds.is_empty() {
             contenders.iter_mut().for_each(|contender| contender.seeds.clone_from(&overrides.seeds));
@@ -153,11 +159,19 @@ impl ComparisonSpec {
             }
         }
         let shared = PipelineSpec::from_document(&self.base)?;
-        if shared.validate.is_none() {
-            return Err(Error::option(format!(
-                "{}: the pipeline holds nothing out, and optimizers are compared by held-out rows: give it [validate]",
-                document.place("compare.pipeline")
-            )));
+        let refuse = |why: &str| Err(Error::option(format!("{}: {why}", document.place("compare.pipeline"))));
+        match &shared.validate {
+            None => {
+                return refuse(
+                    "the pipeline holds nothing out, and optimizers are compared by held-out rows: give it [validate]",
+                );
+            }
+            Some(validate) if validate.every_batches.is_some() || validate.every_epochs != Some(1) => {
+                return refuse(
+                    "optimizers are compared after every epoch: leave out validate.every_batches and every_epochs",
+                );
+            }
+            Some(_) => {}
         }
         for contender in &self.contenders {
             for choice in self.trials(contender)? {
@@ -298,12 +312,11 @@ fn contenders(document: &Document, seeds: &[u64]) -> Result<Vec<ContenderSpec>> 
         let seeds = match own.get(&format!("{path}.seeds")).map(Value::as_array) {
             None => seeds.to_vec(),
             Some(own) => {
-                let own = own.map(|own| own.iter().filter_map(Value::as_u64).collect::<Vec<_>>()).unwrap_or_default();
-                let kept: Vec<u64> = seeds.iter().copied().filter(|seed| own.contains(seed)).collect();
-                if kept.is_empty() {
+                let own: Vec<Option<u64>> = own.map(|own| own.iter().map(Value::as_u64).collect()).unwrap_or_default();
+                if own.is_empty() || own.iter().any(|seed| seed.is_none_or(|seed| !seeds.contains(&seed))) {
                     return Err(refuse(format!("seeds: expected a list of some of {seeds:?}")));
                 }
-                kept
+                seeds.iter().copied().filter(|seed| own.contains(&Some(*seed))).collect()
             }
         };
         own.remove(&format!("{path}.like"));
@@ -326,6 +339,10 @@ fn contenders(document: &Document, seeds: &[u64]) -> Result<Vec<ContenderSpec>> 
 fn references(document: &Document) -> Result<Vec<Reference>> {
     let mut references = Vec::new();
     for name in document.keys_in_order("reference") {
+        if name.contains('.') {
+            let place = document.place("reference");
+            return Err(Error::format(format!("{place}: reference {name:?}: a name has no dot")));
+        }
         let path = format!("reference.{name}");
         let section = Section::open(document, &path)?.only(&["valid", "test"], |_| None)?;
         let finite = |key| section.number(key, f64::is_finite, "a number");
@@ -425,9 +442,11 @@ mod tests {
             ("learn.momentum = 0.0", "circuit.latents = 9", "is the same for everybody"),
             ("learn.momentum = 0.0", "learn.epochs = 9", "is the same for everybody"),
             ("learn.momentum = 0.0", "momentum = 0.0", "expected a key of a pipeline with its section"),
+            ("[reference.uniform]", "[reference.\"v1.5\"]", "a name has no dot"),
+            ("circuit.latents = 3", "validate.every_batches = 3", "compared after every epoch"),
             ("[contender.em]", "[contender.Second]", "the same name"),
             ("[contender.em]", "[contender.\"a.b\"]", "no dot"),
-            ("learn.momentum = 0.0", "learn.momentum = 0.0\nseeds = [9]", "some of [3, 4]"),
+            ("learn.momentum = 0.0", "learn.momentum = 0.0\nseeds = [3, 9]", "some of [3, 4]"),
             ("thresholds = [-1, -2.5]", "thresholds = [-1, \"x\"]", "expected a list of numbers"),
         ] {
             assert!(FILE.contains(from), "{from}");
@@ -435,6 +454,8 @@ mod tests {
             assert!(error.contains(words), "{to}: {error}");
             assert!(error.contains("My file.toml"), "{to}: {error}");
         }
+        let error = load(FILE, &Overrides { seeds: vec![1, 1], ..Overrides::default() }).unwrap_err().to_string();
+        assert_eq!(error, "--seeds: expected different numbers");
         let error = load("[compare]\npipeline = \"p.toml\"\nepochs = 1\n", &Overrides::default()).unwrap_err();
         assert!(error.to_string().contains("nobody to compare"), "{error}");
     }

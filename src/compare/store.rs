@@ -8,12 +8,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::findings::{Point, Run};
 use crate::data::Digest;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::pipeline::observer::{Event, Observer};
+use crate::pipeline::prepare::{HeldOut, Inputs, Machine};
 use crate::pipeline::run::CHECKPOINTS;
 use crate::pipeline::run_files::JsonLines;
 use crate::pipeline::spec::PipelineSpec;
@@ -34,10 +36,23 @@ pub(super) struct RunResult {
     pub parameters: u64,
 }
 
+impl RunResult {
+    /// Whether held-out rows were looked at after so many epochs.
+    pub fn is_looked_at_after(&self, epochs: u64) -> bool {
+        self.run.points.last().is_some_and(|point| point.epoch >= epochs as f64)
+    }
+}
+
 impl RunFolder {
-    /// The folder of what `spec` learns, under a name that people recognise.
-    pub fn new(parent: &Path, name: &str, spec: &PipelineSpec, test: &[String]) -> Result<Self> {
-        let digest = Digest::new().part(spec.to_toml()?).part(test.join("\n")).finish();
+    /// The folder of what `spec` learns from these rows on this machine, under a name that people recognise.
+    pub fn new(parent: &Path, name: &str, spec: &PipelineSpec, inputs: &Inputs, machine: &Machine) -> Result<Self> {
+        let digest_of = |rows: &Option<HeldOut>| rows.as_ref().map(|rows| rows.source.manifest().digest.clone());
+        let digest = Digest::new()
+            .part(spec.to_toml()?)
+            .part(json!(inputs.identity(spec)?).to_string())
+            .part(json!([digest_of(&inputs.valid), digest_of(&inputs.test)]).to_string())
+            .part(format!("{:?} {:?} {:?}", machine.precision, machine.isa, machine.memory_budget))
+            .finish();
         Ok(Self { path: parent.join(format!("{name}-{}", &digest[..8])) })
     }
 
@@ -90,7 +105,6 @@ pub(super) struct Recorder<'a> {
     folder: PathBuf,
     next: &'a mut dyn Observer,
     lines: Option<JsonLines>,
-    train: Option<f64>,
     /// Known once learning has begun.
     parameters: Option<u64>,
     /// Nothing can be written any more.
@@ -99,12 +113,7 @@ pub(super) struct Recorder<'a> {
 
 impl<'a> Recorder<'a> {
     pub fn new(folder: &RunFolder, next: &'a mut dyn Observer) -> Self {
-        Self { folder: folder.path.clone(), next, lines: None, train: None, parameters: None, failed: None }
-    }
-
-    /// Whether learning had begun: what fails before that is no fault of the optimizer.
-    pub fn has_begun(&self) -> bool {
-        self.parameters.is_some()
+        Self { folder: folder.path.clone(), next, lines: None, parameters: None, failed: None }
     }
 
     /// The curve of the run, from its `start` on, over all resumptions.
@@ -142,7 +151,6 @@ impl<'a> Recorder<'a> {
                 let keep = |line: &serde_json::Value| line["step"].as_u64().is_some_and(|at| at <= step);
                 self.lines = Some(JsonLines::open(&self.path(), keep)?);
             }
-            Event::EpochEnd(end) => self.train = end.log_likelihood,
             Event::Validated(found) => {
                 let line = CurveLine {
                     step: found.step,
@@ -150,7 +158,7 @@ impl<'a> Recorder<'a> {
                         epoch: found.epoch as f64,
                         seconds: found.learned_seconds,
                         valid: found.log_likelihood.filter(|_| found.impossible_rows == 0),
-                        train: self.train.take(),
+                        train: found.train_ll,
                     },
                     best: found.best,
                     test: found.test_ll,
@@ -160,7 +168,11 @@ impl<'a> Recorder<'a> {
                     lines.add(&line)?;
                 }
             }
-            Event::Step(_) | Event::Checkpointed { .. } | Event::Warning(_) | Event::Finished(_) => {}
+            Event::Step(_)
+            | Event::EpochEnd(_)
+            | Event::Checkpointed { .. }
+            | Event::Warning(_)
+            | Event::Finished(_) => {}
         }
         Ok(())
     }

@@ -43,7 +43,7 @@ pub async fn evaluate(
             match log_likelihood {
                 x if x.is_finite() => total += x,
                 f64::NEG_INFINITY => impossible += 1,
-                x => return Err(Error::state(format!("a row has log-likelihood {x}: the model is not one"))),
+                x => return Err(Error::diverged(format!("a row has log-likelihood {x}: the model is not one"))),
             }
         }
     }

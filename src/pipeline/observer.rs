@@ -134,6 +134,9 @@ pub struct Validated {
     pub impossible_rows: u64,
     /// Whether it is the best so far.
     pub best: bool,
+    /// Mean log-likelihood of the rows of the latest epoch that is over, each batch before its update.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub train_ll: Option<f64>,
     /// Mean log-likelihood of the test rows, which are looked at only where the held-out rows say it is the best so far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_ll: Option<f64>,

@@ -55,13 +55,7 @@ pub struct HeldOut {
 impl HeldOut {
     async fn prepare(spec: &PipelineSpec, validate: &ValidateSpec) -> Result<Self> {
         let Some(synthetic) = spec.source.synthetic.as_ref().filter(|_| validate.source.files.is_empty()) else {
-            let opened = open_source(&validate.source, &spec.decode).await?;
-            if let Source::Live(_) = opened.source {
-                return Err(Error::option(
-                    "files: a live stream comes only once, and held-out rows are looked at often",
-                ));
-            }
-            return Ok(Self { source: opened.source, rows: validate.rows, source_log_likelihood: None });
+            return Ok(Self { rows: validate.rows, ..Self::open_source(&validate.source, spec).await? });
         };
         let rows = HeldOutRows::new(synthetic, validate.rows.unwrap_or(DEFAULT_HELD_OUT))?;
         // Known only where the distribution stays, and asked for only where it is quickly told.
@@ -79,7 +73,16 @@ impl HeldOut {
         let format = files.first().and_then(|file| Format::of(file));
         let like = like.unwrap_or(&spec.source).clone();
         let source = SourceSpec { files: files.to_vec(), format: format.or(like.format), synthetic: None, ..like };
-        Ok(Self { source: open_source(&source, &spec.decode).await?.source, rows: None, source_log_likelihood: None })
+        Self::open_source(&source, spec).await
+    }
+
+    /// Rows that can be looked at again and again.
+    async fn open_source(source: &SourceSpec, spec: &PipelineSpec) -> Result<Self> {
+        let source = open_source(source, &spec.decode).await?.source;
+        if let Source::Live(_) = source {
+            return Err(Error::option("files: a live stream comes only once, and held-out rows are looked at often"));
+        }
+        Ok(Self { source, rows: None, source_log_likelihood: None })
     }
 
     /// A stream over the held-out rows: once, in order.

@@ -107,7 +107,7 @@ async fn train_from(
         let held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
         if memory.held_out != held_out {
             // What was best on other rows says nothing about these.
-            (memory.best, memory.valid_ll) = (None, None);
+            (memory.best, memory.valid_ll, memory.validated) = (None, None, None);
         }
         machine = machine.or(&memory.machine());
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
@@ -245,8 +245,6 @@ struct Run<'a> {
     checkpointed: Checkpointed,
     /// A checkpoint on its way to the disk, while learning goes on.
     writing: Option<Writing>,
-    /// Updates made before the last validation, so that the same parameters are not validated twice.
-    validated: Option<u64>,
     /// The device's time that went into validation: no part of learning.
     validating: PhaseSeconds,
     stop: Stop,
@@ -297,7 +295,6 @@ impl<'a> Run<'a> {
             begun: now,
             checkpointed: Checkpointed { at: now, step: progress.step, cursor: None, path: None },
             writing: None,
-            validated: None,
             validating: PhaseSeconds::default(),
             stop: stop.clone(),
             line: StepLine {
@@ -399,6 +396,10 @@ impl<'a> Run<'a> {
 
     /// Learns until there is a reason to stop.
     async fn learn(&mut self) -> Result<Reason> {
+        let Cursor { epoch, window, row, .. } = self.learner.progress().cursor;
+        if epoch > 0 && window == 0 && row == 0 {
+            self.validate_if_due(epoch).await?; // an earlier stretch may have been stopped just before it
+        }
         loop {
             if let Some(reason) = self.limit() {
                 return Ok(reason);
@@ -467,18 +468,24 @@ impl<'a> Run<'a> {
             // The parameters moved without a batch: the next checkpoint takes the place of the best one.
             self.memory.best = None;
         }
+        self.memory.train_ll = (sums.weight > 0.0).then(|| sums.log_likelihood / sums.weight);
         gauge!(telemetry::EPOCH).set(progress.epoch as f64);
         self.observer.event(&Event::EpochEnd(EpochEnd {
             epoch: progress.epoch,
             step: progress.step,
             rows: progress.rows,
-            log_likelihood: (sums.weight > 0.0).then(|| sums.log_likelihood / sums.weight),
+            log_likelihood: self.memory.train_ll,
             updated,
             seconds: self.seconds(),
         }));
+        self.validate_if_due(progress.epoch).await
+    }
+
+    /// Looks at held-out rows if that is due after so many epochs.
+    async fn validate_if_due(&mut self, epochs: u64) -> Result<()> {
         let every = self.spec.validate.as_ref().and_then(|validate| validate.every_epochs);
         match every {
-            Some(every) if progress.epoch.is_multiple_of(every) => self.validate().await,
+            Some(every) if epochs.is_multiple_of(every) => self.validate().await,
             _ => Ok(()),
         }
     }
@@ -487,7 +494,7 @@ impl<'a> Run<'a> {
     async fn validate(&mut self) -> Result<()> {
         let Some(valid) = &self.inputs.valid else { return Ok(()) };
         let progress = self.learner.progress();
-        if self.validated == Some(progress.updates) {
+        if self.memory.validated == Some(progress.updates) {
             return Ok(());
         }
         let learned_seconds = self.seconds() - self.memory.validation_seconds;
@@ -496,8 +503,6 @@ impl<'a> Run<'a> {
         let Some(found) = self.look_at(valid).await.map_err(|e| e.at("validate"))? else {
             return Ok(()); // the loop sees the request next
         };
-        self.validated = Some(progress.updates);
-        self.memory.valid_ll = found.mean_log_likelihood;
         let better = |log_likelihood: f64| self.memory.best.is_none_or(|best| log_likelihood > best.log_likelihood);
         let best = found.mean_log_likelihood.filter(|&ll| found.impossible_rows == 0 && better(ll));
         let mut test_ll = None;
@@ -508,6 +513,7 @@ impl<'a> Run<'a> {
             }
             self.memory.best = Some(Best { step: progress.step, log_likelihood, test_ll });
         }
+        (self.memory.validated, self.memory.valid_ll) = (Some(progress.updates), found.mean_log_likelihood);
         if let Some(log_likelihood) = found.mean_log_likelihood {
             gauge!(telemetry::VALID_LL).set(log_likelihood);
         }
@@ -524,6 +530,7 @@ impl<'a> Run<'a> {
             rows: found.rows,
             impossible_rows: found.impossible_rows,
             best: best.is_some(),
+            train_ll: self.memory.train_ll,
             test_ll,
             seconds,
             learned_seconds,

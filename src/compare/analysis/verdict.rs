@@ -127,7 +127,15 @@ fn ahead(section: &Section, decimals: usize) -> Option<String> {
     let [(first, highest), (next, lower), ..] = order.as_slice() else { return None };
     let is_over = section.contenders.iter().all(|c| c.runs.len() == wanted(section, c));
     let so_far = if is_over { "At the end" } else { "So far, at the end of their runs," };
-    let difference = highest.mean - lower.mean;
+    // Over the seeds that both have, if there are any: seeds differ, and some contenders have few.
+    let paired = against(first.contender, next.contender).last_difference;
+    let difference = paired.map_or(highest.mean - lower.mean, |paired| paired.mean);
+    let shared = match paired {
+        Some(paired) if paired.count < highest.count.max(lower.count) => {
+            format!(" over {} that both have", plural(paired.count as f64, "seed"))
+        }
+        _ => String::new(),
+    };
     if fixed(difference, decimals) == fixed(0.0, decimals) {
         let (a, b) = (whose(first, highest), whose(next, lower));
         return Some(format!("{so_far} {a} and {b} are equally far, at {}.", fixed(highest.mean, decimals)));
@@ -138,10 +146,11 @@ fn ahead(section: &Section, decimals: usize) -> Option<String> {
         format!("; it is {} above {}", fixed(highest.mean - spread.mean, decimals), whose(standing, spread))
     });
     Some(format!(
-        "{so_far} {} has the highest held-out log-likelihood, {}: {} nats above {}, the next{}{over}.",
+        "{so_far} {} has the highest held-out log-likelihood, {}: {} nats {} {}, the next{shared}{}{over}.",
         whose(first, highest),
         fixed(highest.mean, decimals),
-        fixed(difference, decimals),
+        fixed(difference.abs(), decimals),
+        if difference < 0.0 { "below" } else { "above" },
         whose(next, lower),
         spread_of_two(difference, highest, lower, decimals)
     ))
@@ -155,7 +164,7 @@ fn whose(standing: &Standing<'_>, spread: &Spread) -> String {
 
 /// Whether a difference is more than what seeds make: more than either side spreads between its lowest and highest.
 fn spread_of_two(difference: f64, one: &Spread, other: &Spread, decimals: usize) -> String {
-    if one.count < 2 && other.count < 2 {
+    if one.count < 2 || other.count < 2 {
         return String::new();
     }
     let range = one.range().max(other.range());

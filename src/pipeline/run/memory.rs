@@ -20,9 +20,16 @@ pub(super) struct Memory {
     /// The best held-out log-likelihood and its step.
     #[serde(default)]
     pub best: Option<Best>,
+    /// Updates made before the last look at held-out rows, so that the same parameters are not looked at twice, and no look is left out
+    /// because a run was stopped during it.
+    #[serde(default)]
+    pub validated: Option<u64>,
     /// The latest held-out log-likelihood.
     #[serde(default)]
     pub valid_ll: Option<f64>,
+    /// Mean log-likelihood of the rows of the latest epoch that is over, each batch before its update.
+    #[serde(default)]
+    pub train_ll: Option<f64>,
     /// Digest of the rows that they were measured on.
     #[serde(default)]
     pub held_out: Option<String>,
