@@ -26,6 +26,9 @@
 //! Contenders share data, decoder, circuit, start and order of rows; they differ in how they learn (`learn`) and in how many
 //! rows they take at once (`batch.rows`). Everything is understood, every combination of options that is to be tried
 //! included, before anything is learned.
+//!
+//! Schedules are written for `epochs`. A trial of fewer epochs, or a run with `--epochs`, goes the same way from the first step to
+//! the last in as many epochs as it has: what ends with small steps is to be judged by its end.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -49,6 +52,8 @@ pub struct ComparisonSpec {
     pub about: String,
     /// Epochs of every run.
     pub epochs: u64,
+    /// The epochs that schedules were written for.
+    written_epochs: u64,
     /// Epochs of every trial of a search.
     pub search_epochs: u64,
     /// One run each. A search has the first.
@@ -119,8 +124,10 @@ impl ComparisonSpec {
         ["learn.epochs", "learn.batches", "learn.seconds"].iter().for_each(|limit| {
             base.remove(limit);
         });
-        let epochs = overrides.epochs.or(compare.whole("epochs", 1)?);
-        let epochs = epochs.ok_or_else(|| compare.refuse("epochs", "is missing: how long everybody learns"))?;
+        let written_epochs = compare.whole("epochs", 1)?.or(overrides.epochs);
+        let written_epochs =
+            written_epochs.ok_or_else(|| compare.refuse("epochs", "is missing: how long everybody learns"))?;
+        let epochs = overrides.epochs.unwrap_or(written_epochs);
         let written = if compare.has("seeds") { seeds(&compare)? } else { vec![1] };
         let mut thresholds = numbers(&compare, "thresholds")?;
         thresholds.sort_by(f64::total_cmp);
@@ -136,6 +143,7 @@ impl ComparisonSpec {
             title: compare.text("title")?.unwrap_or_else(|| name.clone()),
             about: compare.text("about")?.unwrap_or_default().trim().to_string(),
             epochs,
+            written_epochs,
             search_epochs: compare.whole("search_epochs", 1)?.unwrap_or(epochs).min(epochs),
             seeds,
             thresholds,
@@ -197,7 +205,9 @@ impl ComparisonSpec {
         // The last checkpoint is for going on, and is the model. Writing each best one would take time from learning.
         document.set("checkpoint.keep", json!(1), "compare")?;
         document.set("checkpoint.keep_best", json!(false), "compare")?;
-        PipelineSpec::from_document(&document)
+        let mut pipeline = PipelineSpec::from_document(&document)?;
+        pipeline.learn.optimizer = pipeline.learn.optimizer.stretched(epochs as f64 / self.written_epochs as f64);
+        Ok(pipeline)
     }
 
     /// Every combination of the options that a contender searches; one if it searches none.
@@ -416,6 +426,20 @@ mod tests {
         assert_eq!((&spec.contenders[0].seeds[..], &spec.contenders[2].seeds[..]), (&[3, 4][..], &[4][..]));
         // Full-batch EM has no step; the pipeline's is left out.
         assert!(spec.pipeline(&spec.trials(&spec.contenders[2]).unwrap()[0], 3, 5).is_ok());
+    }
+
+    #[test]
+    fn a_shorter_run_goes_the_whole_way_of_its_schedule() {
+        let cosine = "step = { schedule = \"cosine\", from = 0.4, to = 0.1, horizon = 20 }";
+        let file = FILE.replacen("step = { try = [0.1, 0.2] }", cosine, 1);
+        let horizon = |spec: &ComparisonSpec, epochs| {
+            let choice = &spec.trials(&spec.contenders[0]).unwrap()[0];
+            json!(spec.pipeline(choice, 3, epochs).unwrap().learn)["step"]["horizon"].as_u64()
+        };
+        let spec = load(&file, &Overrides::default()).unwrap();
+        assert_eq!((horizon(&spec, spec.epochs), horizon(&spec, spec.search_epochs)), (Some(20), Some(8)));
+        let spec = load(&file, &Overrides { epochs: Some(10), ..Overrides::default() }).unwrap();
+        assert_eq!((horizon(&spec, spec.epochs), horizon(&spec, spec.search_epochs)), (Some(40), Some(8)));
     }
 
     #[test]

@@ -89,6 +89,19 @@ impl OptimizerSpec {
         }
     }
 
+    /// The same rule with its schedule [stretched](Schedule::stretched).
+    pub fn stretched(mut self, factor: f64) -> Self {
+        let schedule = match &mut self {
+            Self::Anemone(AnemoneSpec { step, .. })
+            | Self::MiniBatchEm(MiniBatchEmSpec { step, .. })
+            | Self::StepwiseEm(StepwiseEmSpec { step, .. }) => step,
+            Self::Adam(AdamSpec { rate, .. }) | Self::Sgd(SgdSpec { rate, .. }) => rate,
+            Self::FullBatchEm(_) => return self,
+        };
+        *schedule = schedule.stretched(factor);
+        self
+    }
+
     /// Checks the options and allocates what the optimizer needs on the device.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         match self {

@@ -71,6 +71,22 @@ impl Schedule {
         }
     }
 
+    /// The same way from the first step to the last in `factor` times as many updates. What has no end stays as it is.
+    pub fn stretched(self, factor: f64) -> Self {
+        let updates = |count: u64| (count as f64 * factor).round() as u64;
+        match self {
+            Self::Constant { .. } | Self::Power { .. } => self,
+            Self::Cosine { from, to, horizon } => Self::Cosine { from, to, horizon: updates(horizon).max(1) },
+            Self::WarmupStableDecay { peak, to, warmup, stable, decay } => Self::WarmupStableDecay {
+                peak,
+                to,
+                warmup: updates(warmup),
+                stable: updates(stable),
+                decay: updates(decay).max(1),
+            },
+        }
+    }
+
     /// Refuses steps that are not in (0, `max`].
     pub(super) fn check(&self, max: f64) -> Result<()> {
         let range = if max.is_finite() { format!("in (0, {max}]") } else { "positive and finite".to_string() };
@@ -121,6 +137,23 @@ mod tests {
         near(wsd.at(13), 0.25);
         near(wsd.at(18), 0.1);
         near(wsd.at(u64::MAX), 0.1);
+    }
+
+    #[test]
+    fn a_stretched_schedule_is_as_far_at_the_same_share_of_its_way() {
+        let cosine = Schedule::Cosine { from: 0.8, to: 0.2, horizon: 100 };
+        let wsd = Schedule::WarmupStableDecay { peak: 0.4, to: 0.1, warmup: 0, stable: 40, decay: 60 };
+        for (schedule, factor) in [(cosine, 0.5), (cosine, 3.0), (wsd, 0.5), (wsd, 3.0)] {
+            let other = schedule.stretched(factor);
+            for t in (0..=120).step_by(10) {
+                let (here, there) = (schedule.at(t), other.at((t as f64 * factor) as u64));
+                assert!((here - there).abs() < 1e-12, "{schedule:?} at {t}: {here} is not {there}");
+            }
+        }
+        assert_eq!(cosine.stretched(1e-9), Schedule::Cosine { from: 0.8, to: 0.2, horizon: 1 });
+        for endless in [Schedule::Constant { step: 0.1 }, Schedule::Power { from: 0.9, kappa: 0.7, delay: 5.0 }] {
+            assert_eq!(endless.stretched(0.5), endless);
+        }
     }
 
     #[test]
