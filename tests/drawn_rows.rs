@@ -221,10 +221,19 @@ fn text_is_drawn_and_completed() {
     let rows = std::fs::read_to_string(dir.join("rows.csv")).unwrap();
     assert_eq!(rows.lines().next().unwrap(), "row,line,x0,x1,x2,x3,x4,x5,x6,x7");
     assert_eq!(rows.lines().count(), 1 + 2 * 3);
+    let skip = ["inpaint", "run", "--rows", "1", "--skip", "1", "--samples", "1", "--out", "second.csv"];
+    printed(dir, &skip);
+    let second = std::fs::read_to_string(dir.join("second.csv")).unwrap();
+    let original = |text: &str| text.lines().find(|line| line.starts_with("1,original")).map(str::to_string);
+    assert!(
+        original(&second).is_some() && original(&second) == original(&rows),
+        "{second} is not the second of {rows}"
+    );
     refused(
         dir,
         &[
             (&["sample", "run", "--out", "x.png"], 2, "--out x.png: rows of this model are text and no pictures"),
+            (&["inpaint", "run", "--skip", "100000"], 3, "--skip 100000: there is no row after so many"),
             (&["inpaint", "run", "--missing", "top"], 2, "--missing top: is for pictures alone"),
             (&["sample", "run", "--tokenizer", "none.json"], 2, "--tokenizer: none.json"),
         ],

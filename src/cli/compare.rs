@@ -127,19 +127,30 @@ impl CompareArgs {
     /// What gives the report again.
     fn command(&self) -> String {
         let mut words = vec!["anemone compare".to_string()];
-        words.extend(self.files.iter().map(|file| file.display().to_string()));
-        words.extend(self.set.iter().map(|set| format!("--set '{set}'")));
+        words.extend(self.files.iter().map(|file| quoted(&file.display().to_string())));
+        words.extend(self.out.iter().map(|out| format!("--out {}", quoted(&out.display().to_string()))));
+        words.extend(self.set.iter().map(|set| format!("--set {}", quoted(set))));
         words.extend(self.epochs.map(|epochs| format!("--epochs {epochs}")));
         if !self.seeds.is_empty() {
             let seeds: Vec<String> = self.seeds.iter().map(u64::to_string).collect();
             words.push(format!("--seeds {}", seeds.join(",")));
         }
         let flags = [("--precision", &self.precision), ("--isa", &self.isa), ("--title", &self.title)];
-        let given =
-            flags.into_iter().filter_map(|(flag, value)| value.as_ref().map(|value| format!("{flag} '{value}'")));
+        let given = flags
+            .into_iter()
+            .filter_map(|(flag, value)| value.as_ref().map(|value| format!("{flag} {}", quoted(value))));
         words.extend(given);
         words.extend(self.machine.as_words());
         words.join(" ")
+    }
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,+@%".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_string(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
     }
 }
 
@@ -260,8 +271,8 @@ impl Observer for Show {
                 None => note(format_args!("warning: {message}")),
             },
             Event::Validated(found) => {
-                self.latest = found.log_likelihood;
-                if let (Some(bar), Some(valid)) = (&self.bar, found.log_likelihood) {
+                self.latest = found.log_likelihood.filter(|_| found.impossible_rows == 0);
+                if let (Some(bar), Some(valid)) = (&self.bar, self.latest) {
                     bar.set_position(found.epoch);
                     bar.set_message(format!("valid {valid:.3}"));
                 }
@@ -280,7 +291,7 @@ fn outcome(run: &Run) -> String {
     if let Some(why) = &run.failed {
         return format!("failed: {why}");
     }
-    let best = run.points.iter().filter_map(|point| point.valid).reduce(f64::max);
+    let best = run.points.iter().skip(1).filter_map(|point| point.valid).reduce(f64::max); // but the start
     let best = best.map_or("no row was possible".to_string(), |best| format!("best valid {best:.3}"));
     let test = run.test.map_or(String::new(), |test| format!(", test {test:.3}"));
     let speed = run.rows as f64 / run.seconds.max(1e-9);

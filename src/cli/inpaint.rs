@@ -21,7 +21,7 @@ use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::learner::model::{self, Model};
-use crate::pipeline::prepare::{Machine, first_rows};
+use crate::pipeline::prepare::{Machine, some_rows};
 use crate::pipeline::spec::PipelineSpec;
 use crate::rng::Rng;
 
@@ -39,6 +39,9 @@ pub(super) struct InpaintArgs {
     /// How many rows
     #[arg(long, value_name = "N", default_value_t = 8)]
     rows: usize,
+    /// How many rows to pass over before these
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip: u64,
     /// What to hide: left, right, top, bottom or center of pictures; first, last or middle of other rows; random; or variables such
     /// as 10..20. A part may follow, as in right:0.25 or random:0.8 (right or last if left out)
     #[arg(long, value_name = "WHAT", conflicts_with = "keep")]
@@ -94,7 +97,7 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
     let completions = with_threads(machine.threads, || {
         sample_given(&model.circuit, &model.params, &hidden.masked, args.samples, &mut Rng::new(args.draw.seed))
     })??;
-    let shown = Shown { hidden: &hidden, completions: &completions, samples: args.samples };
+    let shown = Shown { hidden: &hidden, first: args.skip, completions: &completions, samples: args.samples };
     let out = match &view {
         View::Picture(decoder) => Some(draw_pictures(args, &shown, decoder)?),
         View::Text(decoder) => write_lines(args, |sink| shown.texts(decoder, sink))?,
@@ -112,9 +115,13 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
 
 /// The rows, and the grid that their variables lie on.
 async fn read(args: &InpaintArgs, spec: &PipelineSpec, model: &Model) -> Result<(Batch, Option<Vec<usize>>)> {
-    let mut opened = args.which.open(spec, model, Some(args.rows as u64)).await?;
-    let rows = first_rows(&mut opened.stream, args.rows as u64).await?;
-    let rows = rows.ok_or_else(|| Error::data("there is no row to hide a part of"))?;
+    let rows = args.rows as u64;
+    let mut opened = args.which.open(spec, model, Some(rows.saturating_add(args.skip))).await?;
+    let rows = some_rows(&mut opened.stream, args.skip, rows).await?;
+    let rows = rows.ok_or_else(|| match args.skip {
+        0 => Error::data("there is no row to hide a part of"),
+        skip => Error::data(format!("--skip {skip}: there is no row after so many")),
+    })?;
     Ok((rows, opened.inputs.decoder.shape().grid.clone()))
 }
 
@@ -150,7 +157,9 @@ impl Hidden {
         let count = |row: usize| (0..original.num_vars()).filter(|&var| known(row, var)).count() as u64;
         let num_hidden = (0..original.num_rows()).map(count).sum();
         if num_hidden == 0 {
-            return Err(Error::option("nothing is hidden from these rows: choose a larger part with --missing"));
+            return Err(Error::option(
+                "nothing is hidden from these rows: hide a larger part with --missing, or keep less with --keep",
+            ));
         }
         Ok(Self { original, masked, num_hidden })
     }
@@ -182,6 +191,8 @@ impl Hidden {
 /// Rows and their completions, to be looked at.
 struct Shown<'a> {
     hidden: &'a Hidden,
+    /// The number of the first row.
+    first: u64,
     /// Row `r·samples + k` is completion `k` of row `r`.
     completions: &'a Batch,
     samples: usize,
@@ -209,10 +220,11 @@ impl Shown<'_> {
     fn texts(&self, decoder: &TextDecoder, sink: &mut Sink) -> Result<bool> {
         for row in self.rows() {
             let original = self.text(decoder, &self.hidden.original, row, row)?;
-            let mut more = sink.line(&format!("── row {row}, original"))? && sink.line(&original)?;
+            let number = self.first + row as u64;
+            let mut more = sink.line(&format!("── row {number}, original"))? && sink.line(&original)?;
             for k in 0..self.samples {
                 let text = self.text(decoder, self.completions, row * self.samples + k, row)?;
-                more = more && sink.line(&format!("── row {row}, completion {}", k + 1))? && sink.line(&text)?;
+                more = more && sink.line(&format!("── row {number}, completion {}", k + 1))? && sink.line(&text)?;
             }
             if !more {
                 return Ok(false);
@@ -226,11 +238,12 @@ impl Shown<'_> {
         let names: String = (0..self.hidden.original.num_vars()).map(|var| format!(",x{var}")).collect();
         let mut more = sink.line(&format!("row,line{names}"))?;
         for row in self.rows() {
-            more = more && sink.line(&format!("{row},original,{}", csv(&self.hidden.original, row)))?;
-            more = more && sink.line(&format!("{row},kept,{}", csv(&self.hidden.masked, row)))?;
+            let number = self.first + row as u64;
+            more = more && sink.line(&format!("{number},original,{}", csv(&self.hidden.original, row)))?;
+            more = more && sink.line(&format!("{number},kept,{}", csv(&self.hidden.masked, row)))?;
             for k in 0..self.samples {
-                more =
-                    more && sink.line(&format!("{row},{},{}", k + 1, csv(self.completions, row * self.samples + k)))?;
+                more = more
+                    && sink.line(&format!("{number},{},{}", k + 1, csv(self.completions, row * self.samples + k)))?;
             }
         }
         Ok(more)

@@ -26,7 +26,7 @@ pub(super) struct RowsArgs {
     #[arg(long, value_name = "PATTERN", num_args = 1..)]
     data: Vec<String>,
     /// The column that holds the records, if it is not called as in training
-    #[arg(long, requires = "data")]
+    #[arg(long, requires = "data", conflicts_with = "file")]
     column: Option<String>,
     /// Which rows of a pipeline
     #[arg(long, value_enum, default_value_t = Split::Validate, conflicts_with = "data")]
@@ -109,9 +109,11 @@ impl RowsArgs {
         let inputs = Inputs::open(spec).await?;
         let (here, there) = (inputs.decoder.shape().num_vars, model.circuit.num_vars());
         if here != there {
-            return Err(Error::option(format!(
-                "rows have {here} variables and the model {there}: change [decode] of the pipeline"
-            )));
+            let what = match self.data.is_empty() {
+                true => "change [decode] of the pipeline",
+                false => "give --data such as it has learned from",
+            };
+            return Err(Error::option(format!("rows have {here} variables and the model {there}: {what}")));
         }
         let (now, then) = (inputs.decoder.identity(), &model.meta.identity.decoder);
         if now != *then && !then.is_empty() {

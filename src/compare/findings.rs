@@ -10,14 +10,33 @@ use serde::{Deserialize, Serialize};
 pub struct Findings {
     /// What the whole is called.
     pub title: String,
-    /// The day it was measured, `2026-11-16`.
+    /// The day it was put together, `2026-11-16`.
     pub date: String,
-    /// The machine, in a few words: `2 threads of an AMD EPYC, avx2`.
+    /// The machine that did, in a few words: `2 threads of an AMD EPYC, avx2`.
     pub machine: String,
     /// The command that gives it again.
     pub command: String,
     /// One for each comparison file.
     pub sections: Vec<Section>,
+}
+
+impl Findings {
+    /// The days on which runs were learned and the machines that learned them, which need not be those of the whole: what was learned
+    /// before is not learned again.
+    pub fn origins(&self) -> [String; 2] {
+        let runs =
+            || self.sections.iter().flat_map(|section| &section.contenders).flat_map(|contender| &contender.runs);
+        let origins = |of: fn(&Run) -> &str, whole: &str| {
+            let mut all: Vec<&str> = Vec::new();
+            for origin in runs().map(of).map(|origin| if origin.is_empty() { whole } else { origin }) {
+                if !all.contains(&origin) {
+                    all.push(origin);
+                }
+            }
+            if all.is_empty() { whole.to_string() } else { all.join("; ") }
+        };
+        [origins(|run| &run.date, &self.date), origins(|run| &run.machine, &self.machine)]
+    }
 }
 
 /// What one comparison file found: contenders on one stream, with one circuit.
@@ -117,6 +136,12 @@ pub struct Run {
     pub seconds: f64,
     /// Mean log-likelihood of the test rows under the parameters that were best on the held-out rows.
     pub test: Option<f64>,
+    /// The day on which it ended.
+    #[serde(default)]
+    pub date: String,
+    /// The machine that learned it, in a few words.
+    #[serde(default)]
+    pub machine: String,
     /// What went wrong, if the run ended early: it diverged. Its points are those before.
     pub failed: Option<String>,
 }
@@ -132,4 +157,20 @@ pub struct Point {
     pub valid: Option<f64>,
     /// Mean log-likelihood of the training rows of the epoch that ended here, each batch before its update.
     pub train: Option<f64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_learned_before_keeps_its_day_and_its_machine() {
+        let whole = Findings { date: "today".into(), machine: "here".into(), ..Findings::default() };
+        assert_eq!(whole.origins(), ["today", "here"]);
+        let run = |date: &str, machine: &str| Run { date: date.into(), machine: machine.into(), ..Run::default() };
+        let runs = vec![run("before", "there"), run("", ""), run("before", "here")];
+        let sections =
+            vec![Section { contenders: vec![Contender { runs, ..Contender::default() }], ..Section::default() }];
+        assert_eq!(Findings { sections, ..whole }.origins(), ["before; today", "there; here"]);
+    }
 }

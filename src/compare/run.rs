@@ -229,7 +229,9 @@ impl Running<'_> {
         };
         let best = (0..trials.len()).max_by(better).unwrap_or(0);
         if trials[best].best_valid.is_none() {
-            return Err(Error::state(format!("{}: nothing that was tried made every row possible", contender.name)));
+            // Worth a line in the table, as it is without a search; the others go on.
+            let why = "nothing that was tried made every held-out row possible, and so the first is taken";
+            audience.event(&Event::Warning(format!("{}: {why}", contender.name)));
         }
         trials[best].is_chosen = true;
         Ok(Some((choices[best].clone(), trials)))
@@ -277,6 +279,7 @@ impl Running<'_> {
             }
             Err(error) => return Err(error),
         }
+        (result.run.date, result.run.machine) = (self.options.date.clone(), self.options.machine_in_words.clone());
         folder.finish(&result)?;
         if !task.trial.is_empty() {
             folder.remove_checkpoints()?;

@@ -23,6 +23,10 @@
 //! learn.optimizer = "full_batch_em"
 //! ```
 //!
+//! Also in `[compare]`: `title` and `about` for the report, `test`, the files of test rows, and `thresholds`, log-likelihoods whose
+//! first crossing is asked for; `[reference.NAME]` with `valid` or `test` is a model to beat. The pipeline is found beside this file, data as
+//! in a pipeline.
+//!
 //! Contenders share data, decoder, circuit, start and order of rows; they differ in how they learn (`learn`) and in how many
 //! rows they take at once (`batch.rows`). Everything is understood, every combination of options that is to be tried
 //! included, before anything is learned.
@@ -118,7 +122,12 @@ impl ComparisonSpec {
         };
         let mut base = load_document(&path.parent().unwrap_or(Path::new("")).join(&pipeline))
             .map_err(|e| e.at(compare.at("pipeline")))?;
-        apply_changes(&mut base, &options_of(&document, "set", |_| None)?)?;
+        apply_changes(&mut base, &options_of(&document, "set", not_for_everybody)?)?;
+        for change in &overrides.set {
+            if let Some(why) = not_for_everybody(&change.path) {
+                return Err(Error::option(format!("--set {}: {why}", change.path)));
+            }
+        }
         apply_changes(&mut base, &overrides.set)?;
         base.settle(); // what an optimizer does not know of all this is left out of its run
         ["learn.epochs", "learn.batches", "learn.seconds"].iter().for_each(|limit| {
@@ -135,6 +144,13 @@ impl ComparisonSpec {
             return Err(Error::option("--seeds: expected different numbers"));
         }
         let mut contenders = contenders(&document, &written)?;
+        for contender in &contenders {
+            let is_own = |change: &&Change| contender.options.iter().any(|option| option.path == change.path);
+            if let Some(change) = overrides.set.iter().find(is_own) {
+                let why = format!("contender {:?} has a value of its own: change it in the file", contender.name);
+                return Err(Error::option(format!("--set {}: {why}", change.path)));
+            }
+        }
         if !overrides.seeds.is_empty() {
             contenders.iter_mut().for_each(|contender| contender.seeds.clone_from(&overrides.seeds));
         }
@@ -265,6 +281,17 @@ fn combine(choices: &[Choice], option: &Change) -> Result<Vec<Choice>> {
     Ok(choices.iter().flat_map(|choice| values.iter().map(move |value| (choice, value.clone()))).map(with).collect())
 }
 
+/// Why a key of a pipeline is not for `[set]`.
+fn not_for_everybody(path: &str) -> Option<String> {
+    let why = match path {
+        "learn.epochs" => "is the comparison's: epochs in [compare], or --epochs",
+        "learn.batches" | "learn.seconds" => "cannot be compared by: everybody learns for so many epochs",
+        "batch.seed" | "circuit.seed" => "is the comparison's: seeds in [compare], or --seeds",
+        _ => return None,
+    };
+    Some(why.to_string())
+}
+
 /// The keys of a table of sections, as changes to a pipeline. `refuse` says what is wrong with a path.
 fn options_of(document: &Document, table: &str, refuse: impl Fn(&str) -> Option<String>) -> Result<Vec<Change>> {
     let mut changes = Vec::new();
@@ -305,6 +332,9 @@ fn contenders(document: &Document, seeds: &[u64]) -> Result<Vec<ContenderSpec>> 
         let path = format!("contender.{name}");
         let place = document.place(&path);
         let refuse = |why: String| Error::format(format!("{place}: contender {name:?}: {why}"));
+        if !matches!(document.get(&path), Some(Value::Object(_))) {
+            return Err(refuse("expected a table, such as { learn.optimizer = \"full_batch_em\" }".into()));
+        }
         if !slugs.insert(slug(&name)) {
             return Err(refuse("another one's folder would have the same name".into()));
         }
@@ -472,11 +502,22 @@ mod tests {
             ("[contender.em]", "[contender.\"a.b\"]", "no dot"),
             ("learn.momentum = 0.0", "learn.momentum = 0.0\nseeds = [3, 9]", "some of [3, 4]"),
             ("thresholds = [-1, -2.5]", "thresholds = [-1, \"x\"]", "expected a list of numbers"),
+            ("[set]\n", "[set]\nlearn.epochs = 3\n", "learn.epochs: is the comparison's"),
+            ("[set]\n", "[set]\ncircuit.seed = 3\n", "circuit.seed: is the comparison's"),
+            ("[contender.second]\n", "[contender]\nem2 = \"full_batch_em\"\n[contender.second]\n", "expected a table"),
         ] {
             assert!(FILE.contains(from), "{from}");
             let error = load(&FILE.replacen(from, to, 1), &Overrides::default()).unwrap_err().to_string();
             assert!(error.contains(words), "{to}: {error}");
             assert!(error.contains("My file.toml"), "{to}: {error}");
+        }
+        for (set, words) in [
+            ("learn.seconds=3", "--set learn.seconds: cannot be compared by"),
+            ("learn.momentum=0.1", "--set learn.momentum: contender \"a, plain\" has a value of its own"),
+        ] {
+            let set = vec![crate::pipeline::overrides::parse(set).unwrap()];
+            let error = load(FILE, &Overrides { set, ..Overrides::default() }).unwrap_err().to_string();
+            assert!(error.starts_with(words), "{error}");
         }
         let error = load(FILE, &Overrides { seeds: vec![1, 1], ..Overrides::default() }).unwrap_err().to_string();
         assert_eq!(error, "--seeds: expected different numbers");

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::findings::{Point, Run};
+use crate::backend::Device;
 use crate::data::Digest;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
@@ -51,8 +52,12 @@ impl RunFolder {
             .part(spec.to_toml()?)
             .part(json!(inputs.identity(spec)?).to_string())
             .part(json!([digest_of(&inputs.valid), digest_of(&inputs.test)]).to_string())
-            .part(format!("{:?} {:?} {:?}", machine.precision, machine.isa, machine.memory_budget))
-            .finish();
+            .part(format!("{:?} {:?} {:?}", machine.precision, machine.isa, machine.memory_budget));
+        let digest = match machine.device {
+            Device::Cpu => digest,
+            other => digest.part(other.to_string()),
+        };
+        let digest = digest.finish();
         Ok(Self { path: parent.join(format!("{name}-{}", &digest[..8])) })
     }
 
@@ -136,7 +141,7 @@ impl<'a> Recorder<'a> {
         let valid_rows = lines.last().map_or(0, |line| line.valid_rows);
         let points: Vec<Point> = std::iter::once(start).chain(lines.iter().map(|line| line.point)).collect();
         let seconds = points.last().map_or(0.0, |point| point.seconds);
-        Ok(RunResult { run: Run { seed, points, rows: 0, seconds, test, failed: None }, valid_rows, parameters })
+        Ok(RunResult { run: Run { seed, points, seconds, test, ..Run::default() }, valid_rows, parameters })
     }
 
     fn path(&self) -> PathBuf {

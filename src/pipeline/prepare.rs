@@ -174,7 +174,7 @@ impl Inputs {
         }
         let options = StreamOptions { epochs: Some(1), ..self.stream.clone() };
         let mut stream = Stream::open(&self.source, &self.decoder, &self.batch, &options, Cursor::default())?;
-        let sample = first_rows(&mut stream, rows).await?;
+        let sample = some_rows(&mut stream, 0, rows).await?;
         sample.ok_or_else(|| Error::data("there is no row to learn a structure from"))
     }
 
@@ -210,20 +210,24 @@ impl Inputs {
     }
 }
 
-/// The first rows of a stream, as many as it has but no more than `rows`; `None` if it has none.
-pub async fn first_rows(stream: &mut Stream, rows: u64) -> Result<Option<Batch>> {
-    let mut first: Option<Batch> = None;
-    while let left = rows - first.as_ref().map_or(0, Batch::num_rows) as u64
+/// As many rows of a stream as it has after the first `skip`, but no more than `rows`; `None` if it has none.
+pub async fn some_rows(stream: &mut Stream, mut skip: u64, rows: u64) -> Result<Option<Batch>> {
+    let mut taken: Option<Batch> = None;
+    while let left = rows - taken.as_ref().map_or(0, Batch::num_rows) as u64
         && left > 0
         && let Some(Item::Batch { batch, .. }) = stream.next().await?
     {
-        let batch = batch.slice(0..left.min(batch.num_rows() as u64) as usize);
-        match &mut first {
-            Some(first) => first.append(&batch)?,
-            None => first = Some(batch),
+        let len = batch.num_rows() as u64;
+        let from = skip.min(len);
+        skip -= from;
+        let batch = batch.slice(from as usize..(from + left).min(len) as usize);
+        match &mut taken {
+            _ if batch.num_rows() == 0 => {}
+            Some(taken) => taken.append(&batch)?,
+            None => taken = Some(batch),
         }
     }
-    Ok(first)
+    Ok(taken)
 }
 
 /// Refuses what this machine has not enough memory for, before anything is allocated.

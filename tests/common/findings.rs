@@ -115,5 +115,12 @@ fn run(seed: u64, shape: Shape) -> Run {
     };
     let points: Vec<Point> = (0..=40).map(point).collect();
     let best = points.iter().filter_map(|p| p.valid).fold(f64::NEG_INFINITY, f64::max);
-    Run { seed, rows: 40 * 18_214, seconds: 40.0 * shape.epoch_seconds, test: Some(best - 11.0), points, failed: None }
+    Run {
+        seed,
+        rows: 40 * 18_214,
+        seconds: 40.0 * shape.epoch_seconds,
+        test: Some(best - 11.0),
+        points,
+        ..Run::default()
+    }
 }

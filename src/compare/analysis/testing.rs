@@ -12,7 +12,7 @@ pub fn run(seed: u64, valid: &[Option<f64>]) -> Run {
     };
     let points: Vec<Point> = valid.iter().enumerate().map(point).collect();
     let seconds = points.last().map_or(0.0, |p| p.seconds);
-    Run { seed, points, rows: 100, seconds, test: None, failed: None }
+    Run { seed, points, rows: 100, seconds, ..Run::default() }
 }
 
 /// A contender with one run a seed, seeds from 1.

@@ -1,6 +1,6 @@
 //! A section in sentences, made of its figures and saying no more than they do.
 
-use super::{Against, Reached, Spread, Standing, against, ended, full_batch_em, last, mean_curve, value, wanted};
+use super::{Against, Reached, against, best_of_seed, ended, full_batch_em, last, mean_curve, value, wanted};
 use crate::compare::findings::{Contender, Section};
 use crate::compare::numbers::{decimals, fixed, short};
 
@@ -66,7 +66,11 @@ fn reaching(section: &Section, one: &Contender, full: &Contender, decimals: usiz
     if reached.runs == 0 {
         return None;
     }
-    let each = if reached.runs > 1 { format!(" in each of {} seeds", reached.runs) } else { String::new() };
+    let each = match (reached.runs, one.runs.len()) {
+        (1, 1) => String::new(),
+        (asked, all) if asked < all => format!(" in {asked} of {all} seeds, those that both have"),
+        (asked, _) => format!(" in each of {asked} seeds"),
+    };
     if reached.is_by_all() {
         let level = their_best.map_or(String::new(), |level| format!(" ({})", fixed(level.mean, decimals)));
         let sooner = sooner(&reached, &theirs)?;
@@ -94,7 +98,7 @@ fn reaching(section: &Section, one: &Contender, full: &Contender, decimals: usiz
     Some(format!("{} does not reach {mark} {within}{short_by}.", one.name))
 }
 
-/// "after 5 epochs where … took 40 (8 times fewer) and 12 seconds where … took 80 (6.7 times fewer)".
+/// "after 5 epochs against 40 (8 times fewer) and 12 seconds against 80 (6.7 times fewer)".
 fn sooner(ours: &Reached, theirs: &Reached) -> Option<String> {
     let epochs = (ours.epochs?.mean, theirs.epochs?.mean);
     let seconds = (ours.seconds?.mean, theirs.seconds?.mean);
@@ -118,80 +122,114 @@ fn times(ours: f64, theirs: f64) -> String {
 
 /// Who is ahead at the end, and by how much.
 fn ahead(section: &Section, decimals: usize) -> Option<String> {
-    let standing = |c| {
-        let standing = Standing::of(c);
-        standing.last.map(|last| (standing, last))
-    };
-    let mut order: Vec<(Standing<'_>, Spread)> = section.contenders.iter().filter_map(standing).collect();
-    order.sort_by(|a, b| b.1.mean.total_cmp(&a.1.mean));
+    let Ranking { seeds, order } = Ranking::of(section)?;
     let [(first, highest), (next, lower), ..] = order.as_slice() else { return None };
     let is_over = section.contenders.iter().all(|c| c.runs.len() == wanted(section, c));
     let so_far = if is_over { "At the end" } else { "So far, at the end of their runs," };
-    // Over the seeds that both have, if there are any: seeds differ, and some contenders have few.
-    let paired = against(first.contender, next.contender).last_difference;
-    let difference = paired.map_or(highest.mean - lower.mean, |paired| paired.mean);
-    let shared = match paired {
-        Some(paired) if paired.count < highest.count.max(lower.count) => {
-            format!(" over {} that both have", plural(paired.count as f64, "seed"))
-        }
-        _ => String::new(),
-    };
-    if fixed(difference, decimals) == fixed(0.0, decimals) {
-        let (a, b) = (whose(first, highest), whose(next, lower));
-        return Some(format!("{so_far} {a} and {b} are equally far, at {}.", fixed(highest.mean, decimals)));
+    // Some contenders have fewer seeds: on those that they have, one of them may be ahead of the first.
+    let outsiders = section.contenders.iter().filter(|c| order.iter().all(|(ranked, _)| ranked.name != c.name));
+    let others: String = outsiders
+        .filter_map(|other| Some((other, against(other, first).last_difference?)))
+        .filter(|(_, difference)| difference.mean > 0.0 && !is_nothing(difference.mean, decimals))
+        .map(|(other, d)| {
+            let seeds = plural(d.count as f64, "seed");
+            format!("; on the {seeds} that both have {} is {} above it", other.name, fixed(d.mean, decimals))
+        })
+        .collect();
+    let level = fixed(*highest, decimals);
+    if is_nothing(highest - lower, decimals) {
+        return Some(format!("{so_far} {} and {} are equally far, at {level}{others}.", first.name, next.name));
     }
-    let is_kin = |c: &Contender| c.ablates.as_ref() == Some(&first.contender.name);
-    let other = order[2..].iter().find(|(other, _)| is_kin(next.contender) && !is_kin(other.contender));
-    let over = other.map_or(String::new(), |(standing, spread)| {
-        format!("; it is {} above {}", fixed(highest.mean - spread.mean, decimals), whose(standing, spread))
+    let is_kin = |c: &Contender| c.ablates.as_ref() == Some(&first.name);
+    let stranger = order[2..].iter().find(|(other, _)| is_kin(next) && !is_kin(other));
+    let over = stranger.map_or(String::new(), |(other, lower)| {
+        format!(", and {} above {}{}", fixed(highest - lower, decimals), other.name, how_often(first, other, &seeds))
     });
     Some(format!(
-        "{so_far} {} has the highest held-out log-likelihood, {}: {} nats {} {}, the next{shared}{}{over}.",
-        whose(first, highest),
-        fixed(highest.mean, decimals),
-        fixed(difference.abs(), decimals),
-        if difference < 0.0 { "below" } else { "above" },
-        whose(next, lower),
-        spread_of_two(difference, highest, lower, decimals)
+        "{so_far} {} has the highest held-out log-likelihood, {level}: {} nats above {}, the next{}{over}{others}.",
+        first.name,
+        fixed(highest - lower, decimals),
+        next.name,
+        how_often(first, next, &seeds),
     ))
 }
 
-/// A name, and how many of its runs are spoken of unless it is all.
-fn whose(standing: &Standing<'_>, spread: &Spread) -> String {
-    let (name, runs) = (&standing.contender.name, standing.contender.runs.len());
-    if spread.count == runs { name.clone() } else { format!("{name} ({} of {runs} runs)", spread.count) }
+/// Contenders by their held-out log-likelihood at the end, highest first, all over the same seeds.
+struct Ranking<'a> {
+    seeds: Vec<u64>,
+    order: Vec<(&'a Contender, f64)>,
 }
 
-/// Whether a difference is more than what seeds make: more than either side spreads between its lowest and highest.
-fn spread_of_two(difference: f64, one: &Spread, other: &Spread, decimals: usize) -> String {
-    if one.count < 2 || other.count < 2 {
-        return String::new();
+impl<'a> Ranking<'a> {
+    /// Of those that have the most seeds; if that is one alone, of all, over the seeds that all have.
+    fn of(section: &'a Section) -> Option<Self> {
+        let with_seeds = |contender: &'a Contender| (contender, seeds_with_an_end(contender));
+        let all: Vec<(&Contender, Vec<u64>)> =
+            section.contenders.iter().map(with_seeds).filter(|(_, seeds)| !seeds.is_empty()).collect();
+        let most = all.iter().map(|(_, seeds)| seeds).max_by_key(|seeds| seeds.len())?;
+        let ranking = |wanted: &[u64]| {
+            let has_all = |seeds: &[u64]| wanted.iter().all(|seed| seeds.contains(seed));
+            let mean =
+                |c: &Contender| wanted.iter().filter_map(|seed| end(c, *seed)).sum::<f64>() / wanted.len() as f64;
+            let ranked = all.iter().filter(|(_, seeds)| has_all(seeds)).map(|(c, _)| (*c, mean(c)));
+            let mut order: Vec<(&Contender, f64)> = ranked.collect();
+            order.sort_by(|a, b| b.1.total_cmp(&a.1));
+            Self { seeds: wanted.to_vec(), order }
+        };
+        let of_most = ranking(most);
+        if of_most.order.len() > 1 {
+            return Some(of_most);
+        }
+        let shared: Vec<u64> = most.iter().copied().filter(|seed| all.iter().all(|(_, s)| s.contains(seed))).collect();
+        (!shared.is_empty()).then(|| ranking(&shared))
     }
-    let range = one.range().max(other.range());
-    let told = fixed(range, decimals);
-    match difference.abs() > range {
-        true => format!(", more than seeds differ among themselves (by {told} at most)"),
-        false => format!(", no more than seeds differ among themselves (by up to {told})"),
+}
+
+/// The held-out log-likelihood at the end of the run of a seed.
+fn end(contender: &Contender, seed: u64) -> Option<f64> {
+    ended(contender).find(|run| run.seed == seed).and_then(last)
+}
+
+fn seeds_with_an_end(contender: &Contender) -> Vec<u64> {
+    ended(contender).filter(|run| last(run).is_some()).map(|run| run.seed).collect()
+}
+
+/// In how many seeds one is above another.
+fn how_often(one: &Contender, other: &Contender, seeds: &[u64]) -> String {
+    let is_above = |seed: &&u64| end(one, **seed) > end(other, **seed);
+    in_seeds(seeds.iter().filter(is_above).count(), seeds.len())
+}
+
+fn in_seeds(count: usize, all: usize) -> String {
+    match (count, all) {
+        (_, 1) => " (one seed)".into(),
+        (count, all) if count == all => format!(" (in each of {all} seeds)"),
+        (count, all) => format!(" (in {count} of {all} seeds)"),
     }
+}
+
+/// Whether a number is shown as zero.
+fn is_nothing(number: f64, decimals: usize) -> bool {
+    fixed(number.abs(), decimals) == fixed(0.0, decimals)
 }
 
 /// What the whole contender has over the one that leaves something out.
 fn ablation(whole: &Contender, one: &Contender, decimals: usize) -> Option<String> {
     let Against { best, their_best, best_difference, last_difference, .. } = against(whole, one);
     let (best, theirs, difference) = (best?, their_best?, best_difference?.mean);
-    let told = fixed(difference.abs(), decimals);
     let both = format!("{} against {}", fixed(best.mean, decimals), fixed(theirs.mean, decimals));
-    let spread = spread_of_two(difference, &best, &theirs, decimals);
     let end = last_difference.map_or(String::new(), |d| {
         let word = if d.mean < 0.0 { "below" } else { "above" };
         format!("; at the end it is {} {word}", fixed(d.mean.abs(), decimals))
     });
-    let (whole, one) = (&whole.name, &one.name);
-    if told == fixed(0.0, decimals) {
-        return Some(format!("The best of {whole} and of {one} are the same ({both}){end}."));
+    if is_nothing(difference, decimals) {
+        return Some(format!("The best of {} and of {} are the same ({both}){end}.", whole.name, one.name));
     }
-    let word = if difference < 0.0 { "below" } else { "above" };
-    Some(format!("The best of {whole} is {told} nats {word} that of {one} ({both}){spread}{end}."))
+    let (higher, lower, word) = if difference < 0.0 { (one, whole, "below") } else { (whole, one, "above") };
+    let pairs = ended(higher).filter_map(|run| Some((best_of_seed(higher, run.seed)?, best_of_seed(lower, run.seed)?)));
+    let often = in_seeds(pairs.filter(|(high, low)| high > low).count(), best.count);
+    let told = fixed(difference.abs(), decimals);
+    Some(format!("The best of {} is {told} nats {word} that of {}{often}: {both}{end}.", whole.name, one.name))
 }
 
 fn plural(count: f64, unit: &str) -> String {

@@ -1,8 +1,9 @@
 //! Held-out log-likelihood against epochs or seconds, as SVG.
 //!
 //! The mean over seeds is a line, from the least to the greatest a band. A run that failed is a thin line of its own that ends with a
-//! cross. The only file that knows plotters, but for its colours.
+//! cross. What a chart that stands alone needs besides is `legend`'s.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use plotters::coord::Shift;
@@ -57,7 +58,9 @@ pub(super) const FINE: i32 = 4;
 pub(super) const WIDTH: i32 = 560;
 /// Of a chart without its legend.
 pub(super) const HEIGHT: i32 = 380;
-pub(super) const LINE_WIDTH: u32 = 2 * FINE as u32;
+const LINE_WIDTH: u32 = 2 * FINE as u32;
+/// A hair more: what `with_dashes` knows the line of an ablation by, for colours repeat.
+const ABLATION_WIDTH: u32 = LINE_WIDTH + 1;
 const THIN_WIDTH: u32 = FINE as u32;
 /// Markers on a line; more would hide it.
 const MARKERS: usize = 9;
@@ -111,12 +114,23 @@ fn draw(lines: &[Line], view: &View, axis: Axis, legend: Option<&Legend<'_>>) ->
 
 /// References and ablations are dashed. Plotters would cut them into hundreds of lines; SVG has an attribute.
 fn with_dashes(drawing: &str, lines: &[Line]) -> String {
-    let dashed = |drawing: String, (colour, dashes): (Colour, String)| {
-        let stroke = format!("stroke=\"{}\"", colour.on_paper());
+    let dashed = |drawing: String, (stroke, dashes): (String, String)| {
         drawing.replace(&stroke, &format!("{stroke} stroke-dasharray=\"{dashes}\""))
     };
-    let ablations = lines.iter().filter(|line| line.is_ablation).map(|line| (line.colour(), dashes(7, 4)));
-    ablations.chain([(REFERENCE, dashes(3, 3))]).fold(drawing.to_string(), dashed)
+    let of_ablation = |line: &Line| format!("{}\" stroke-width=\"{ABLATION_WIDTH}\"", stroke(line.colour()));
+    let ablations: BTreeSet<String> = lines.iter().filter(|line| line.is_ablation).map(of_ablation).collect();
+    let ablations = ablations.into_iter().map(|stroke| (stroke, dashes(7, 4)));
+    ablations.chain([(format!("{}\"", stroke(REFERENCE)), dashes(3, 3))]).fold(drawing.to_string(), dashed)
+}
+
+/// How a colour begins in a drawing.
+fn stroke(colour: Colour) -> String {
+    format!("stroke=\"{}", colour.on_paper())
+}
+
+/// How wide the line of a contender is.
+pub(super) fn line_width(line: &Line) -> u32 {
+    if line.is_ablation { ABLATION_WIDTH } else { LINE_WIDTH }
 }
 
 fn dashes(on: i32, off: i32) -> String {
@@ -215,7 +229,7 @@ fn curve(chart: &mut Chart<'_, '_>, line: &Line, view: &View, axis: Axis) -> Res
     let points = finite(points);
     let shown: Vec<(f64, f64)> = points.iter().filter_map(|(x, y)| Some((*x, y.filter(|y| *y >= view.low)?))).collect();
     for piece in above(&points, view.low) {
-        chart.draw_series([PathElement::new(piece, rgb.stroke_width(LINE_WIDTH))]).map_err(failed)?;
+        chart.draw_series([PathElement::new(piece, rgb.stroke_width(line_width(line)))]).map_err(failed)?;
     }
     // Lines that run close together have their markers at different places.
     let every = shown.len().div_ceil(MARKERS).max(1);

@@ -42,8 +42,8 @@ pub fn page(findings: &Findings, sections: &[Shown<'_>]) -> String {
 
 /// Date, machine and command.
 fn about(findings: &Findings) -> String {
-    let measured: Vec<&str> =
-        [&findings.date, &findings.machine].into_iter().map(|s| s.trim()).filter(|s| !s.is_empty()).collect();
+    let origins = findings.origins();
+    let measured: Vec<&str> = origins.iter().map(|s| s.trim()).filter(|s| !s.is_empty()).collect();
     let mut html = String::new();
     if !measured.is_empty() {
         html += &format!("<p class=\"measured\">{}</p>\n", escape(&measured.join(" · ")));

@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::charts::{Area, FINE, HEIGHT, LINE_WIDTH, WIDTH, clipped, failed, scaled, text};
+use super::charts::{Area, FINE, HEIGHT, WIDTH, clipped, failed, line_width, scaled, text};
 use super::lines::Line;
 use super::palette::{INK, MUTED};
 use crate::error::Result;
@@ -60,7 +60,8 @@ impl<'a> Legend<'a> {
             for line in row {
                 let y = FINE * (LEGEND_ROW * at + 18);
                 let rgb = line.colour().rgb();
-                let stroke = PathElement::new(vec![(FINE * x, y), (FINE * (x + 28), y)], rgb.stroke_width(LINE_WIDTH));
+                let ends = vec![(FINE * x, y), (FINE * (x + 28), y)];
+                let stroke = PathElement::new(ends, rgb.stroke_width(line_width(line)));
                 top.draw(&stroke).map_err(failed)?;
                 let outline = scaled(line.place, 4.0 * f64::from(FINE), (FINE * (x + 14), y));
                 top.draw(&Polygon::new(outline, rgb.filled())).map_err(failed)?;

@@ -84,7 +84,7 @@ pub struct Table {
     pub groups: Vec<(String, usize)>,
     /// One for each column.
     pub heads: Vec<Cell>,
-    /// Rows, and whether a row is set apart from those above.
+    /// Rows.
     pub rows: Vec<Vec<Cell>>,
     /// Rows that are no contenders.
     pub quiet_rows: Vec<Vec<Cell>>,

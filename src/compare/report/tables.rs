@@ -9,8 +9,11 @@ use crate::compare::numbers::{decimals, fixed, short, signed};
 pub fn results(section: &Section) -> Table {
     let decimals = decimals(section);
     let standings: Vec<Standing<'_>> = section.contenders.iter().map(Standing::of).collect();
+    // Of those with the most runs: seeds differ, and a mean of fewer may be of the easy ones.
     let highest = |of: fn(&Standing<'_>) -> Option<Spread>| {
-        standings.iter().filter_map(|s| of(s).map(|spread| spread.mean)).reduce(f64::max)
+        let spreads: Vec<Spread> = standings.iter().filter_map(of).collect();
+        let most = spreads.iter().map(|spread| spread.count).max()?;
+        spreads.iter().filter(|spread| spread.count == most).map(|spread| spread.mean).reduce(f64::max)
     };
     let (best, last, test) = (highest(|s| s.best), highest(|s| s.last), highest(|s| s.test));
     let rate = highest(|s| s.rows_per_second);
@@ -50,7 +53,7 @@ pub fn results(section: &Section) -> Table {
     Table {
         title: "Results".into(),
         caption: format!(
-            "{deviation}Log-likelihoods in nats a row, the highest of each column in bold. Test: under the parameters that \
+            "{deviation}Log-likelihoods in nats a row, the highest of each column among those with the most runs in bold. Test: under the parameters that \
              were best on the held-out rows. Seconds of learning, without validation."
         ),
         heads: vec![
@@ -96,8 +99,9 @@ pub fn crossings(section: &Section) -> Table {
         for (_, reached) in &marks {
             let least = least(reached);
             let (epochs, seconds) = (of_column(reached, |r| r.epochs), of_column(reached, |r| r.seconds));
-            cells.push(crossing(&reached[at], reached[at].epochs, least.map(|l| l.0), epochs));
-            cells.push(crossing(&reached[at], reached[at].seconds, least.map(|l| l.1), seconds));
+            let all = contender.runs.len();
+            cells.push(crossing(&reached[at], reached[at].epochs, all, least.map(|l| l.0), epochs));
+            cells.push(crossing(&reached[at], reached[at].seconds, all, least.map(|l| l.1), seconds));
         }
         cells
     };
@@ -143,8 +147,8 @@ pub fn ablations(section: &Section) -> Table {
             mean(a.last),
             mean(a.their_last),
             difference(a.last_difference),
-            crossing(&a.reached, a.reached.epochs, None, 1),
-            crossing(&a.theirs, a.theirs.epochs, None, 1),
+            crossing(&a.reached, a.reached.epochs, a.reached.runs, None, 1),
+            crossing(&a.theirs, a.theirs.epochs, a.theirs.runs, None, 1),
         ])
     };
     Table {
@@ -228,13 +232,15 @@ fn likelihood(spread: Option<Spread>, runs: usize, highest: Option<f64>, decimal
         .best_if(highest == Some(spread.mean))
 }
 
-fn crossing(reached: &Reached, amount: Option<Spread>, least: Option<f64>, decimals: usize) -> Cell {
+/// How soon something was reached by the runs that had something to reach; of how many, where that is not `all`.
+fn crossing(reached: &Reached, amount: Option<Spread>, all: usize, least: Option<f64>, decimals: usize) -> Cell {
+    let of = if reached.runs < all { format!("({} of {all} runs)", reached.runs) } else { String::new() };
     match amount {
         _ if reached.runs == 0 => Cell::none(),
-        None => Cell::number("∞"),
-        Some(amount) if reached.is_by_all() => {
-            Cell::number(fixed(amount.mean, decimals)).best_if(least.is_some_and(|least| amount.mean <= least))
-        }
+        None => Cell::number("∞").small(of),
+        Some(amount) if reached.is_by_all() => Cell::number(fixed(amount.mean, decimals))
+            .best_if(of.is_empty() && least.is_some_and(|least| amount.mean <= least))
+            .small(of),
         Some(amount) => {
             let mean = fixed(amount.mean, decimals);
             Cell::number("∞").small(format!("({} of {}: {mean})", amount.count, reached.runs))
