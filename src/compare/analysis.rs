@@ -114,7 +114,12 @@ pub fn value(point: &Point) -> Option<f64> {
     point.valid.filter(|valid| valid.is_finite())
 }
 
-/// The first of the best points of a run. The start is none of them: nobody learned it.
+/// Whether a point comes after some learning. The start is no best, and reaches nothing.
+fn is_learned(point: &Point) -> bool {
+    point.epoch > 0.0
+}
+
+/// The first of the best points of a run.
 pub fn best(run: &Run) -> Option<&Point> {
     let better = |best: Option<&'_ Point>, point: &Point| match best.and_then(value) {
         Some(before) => value(point).is_some_and(|now| now > before),
@@ -122,7 +127,7 @@ pub fn best(run: &Run) -> Option<&Point> {
     };
     run.points
         .iter()
-        .filter(|point| point.epoch > 0.0)
+        .filter(|point| is_learned(point))
         .fold(None, |best, point| if better(best, point) { Some(point) } else { best })
 }
 
@@ -133,7 +138,7 @@ pub fn last(run: &Run) -> Option<f64> {
 
 /// The first point that is at least as high.
 pub fn first_reaching(points: &[Point], threshold: f64) -> Option<&Point> {
-    points.iter().find(|point| value(point).is_some_and(|valid| valid >= threshold))
+    points.iter().find(|point| is_learned(point) && value(point).is_some_and(|valid| valid >= threshold))
 }
 
 #[cfg(test)]
