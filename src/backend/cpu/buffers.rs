@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::large_pages;
 use crate::backend::{FlowPrecision, Tensor};
 use crate::error::{Error, Result};
 
@@ -97,7 +98,7 @@ impl FlowSlice<'_> {
 /// Zeros that have been written: memory that the system only promised would be found missing page by page, by the first
 /// steps of learning.
 fn written<T: Clone + Default>(len: usize) -> Vec<T> {
-    let mut values = Vec::with_capacity(len);
+    let mut values = large_pages::reserved(len);
     values.resize(len, T::default());
     values
 }

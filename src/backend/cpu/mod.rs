@@ -13,6 +13,7 @@ mod forward;
 mod gather;
 mod kernel_cases;
 mod kernels;
+mod large_pages;
 mod large_tables;
 mod lazy;
 mod log_space;
@@ -154,7 +155,7 @@ impl CpuBackend {
         let lazy = schedule.large_tables.iter().map(|&param| LazyTable::new(param, cats(param))).collect();
         Ok(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            theta: params.values().to_vec(),
+            theta: large_pages::copied(params.values()),
             packed,
             is_packed: false,
             packed_for: training,

@@ -36,15 +36,27 @@ fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch
     scratch.mapped.resize(units, 0.0);
     let at_once = AtOnce::new(pass, chunk, product);
     for (row, out) in all.chunks_exact_mut(units).enumerate() {
-        let scale = at_once.as_ref().and_then(|factors| factors.row(&state.scales, row, out)).unwrap_or_else(|| {
-            let of = FactorRow { pass, chunk, scales: &state.scales, row };
-            let scale = one_by_one(of, product, &mut scratch.mapped, out);
-            match product.factors.len() > 2 && is_needlessly_lossy(scale) {
-                true => in_double(of, product, &mut scratch.mapped, &mut scratch.wide, out),
-                false => scale,
-            }
-        });
+        // No closures: they would not take on the features of the instruction set.
+        let quick = match &at_once {
+            Some(factors) => factors.row(&state.scales, row, out),
+            None => None,
+        };
+        let of = FactorRow { pass, chunk, scales: &state.scales, row };
+        let scale = match quick {
+            Some(scale) => scale,
+            None => carefully(of, product, scratch, out),
+        };
         state.scales[product.value.scale * rows + row] = scale;
+    }
+}
+
+/// One row of any product.
+#[inline(always)]
+fn carefully(of: FactorRow<'_>, product: &ProductStep, scratch: &mut Scratch, out: &mut [f32]) -> Scale {
+    let scale = one_by_one(of, product, &mut scratch.mapped, out);
+    match product.factors.len() > 2 && is_needlessly_lossy(scale) {
+        true => in_double(of, product, &mut scratch.mapped, &mut scratch.wide, out),
+        false => scale,
     }
 }
 
@@ -116,7 +128,7 @@ impl<'a> AtOnce<'a> {
         };
         let scale = |i: usize| scales[self.values[i].1.start + row];
         let scale = (1..self.count).fold(scale(0), |product, i| product.times(scale(i)));
-        (seen.min >= DOUBTFUL.to_bits()).then(|| settle_row(out, seen, scale))
+        if seen.min >= DOUBTFUL.to_bits() { Some(settle_row(out, seen, scale)) } else { None }
     }
 }
 

@@ -6,6 +6,8 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
+use super::large_pages;
+
 /// Numbers of which different threads own different ranges.
 #[derive(Default)]
 pub(super) struct SharedBuffer<T> {
@@ -18,6 +20,9 @@ unsafe impl<T: Send + Sync> Sync for SharedBuffer<T> {}
 impl<T: Copy + Default> SharedBuffer<T> {
     /// Makes room for `len` numbers. What was there is not cleared.
     pub fn prepare(&mut self, len: usize) {
+        if self.data.capacity() < len {
+            self.data = large_pages::reserved(len);
+        }
         self.data.resize_with(len, || UnsafeCell::new(T::default()));
     }
 
