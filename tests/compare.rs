@@ -92,7 +92,7 @@ fn contenders_start_alike_search_first_and_leave_a_report() {
     assert_eq!((start(anemone, 0), start(anemone, 1)), (start(plain, 0), start(full, 0)));
     assert_ne!(start(anemone, 0), start(anemone, 1));
     assert_ne!(anemone.runs[1].points[1].valid, full.runs[0].points[1].valid);
-    for file in ["report.html", "curves.csv", "table.csv", "findings.json"] {
+    for file in ["report.html", "report.md", "curves.csv", "table.csv", "findings.json"] {
         assert!(folder.path().join("runs/c").join(file).is_file(), "{file}");
     }
     // A trial leaves no model, a run leaves its last.

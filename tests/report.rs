@@ -32,11 +32,48 @@ fn every_file_is_written_whole_and_named() {
     let files = report::write(&findings(), &folder).unwrap().files;
     let charts =
         ["text-hmm", "troubled"].map(|s| [format!("charts/{s}-epochs.svg"), format!("charts/{s}-seconds.svg")]);
-    let named = ["report.html", "curves.csv", "table.csv", "trials.csv"].map(String::from);
+    let named = ["report.html", "report.md", "curves.csv", "table.csv", "trials.csv"].map(String::from);
     let wanted: HashSet<_> = charts.concat().into_iter().chain(named).map(|name| folder.join(name)).collect();
     assert_eq!(files.iter().cloned().collect::<HashSet<_>>(), wanted);
     let count = |folder: &Path| fs::read_dir(folder).unwrap().count();
-    assert_eq!((count(&folder), count(&folder.join("charts"))), (5, 4), "something was left beside");
+    assert_eq!((count(&folder), count(&folder.join("charts"))), (6, 4), "something was left beside");
+}
+
+#[test]
+fn the_page_in_markdown_has_whole_tables_of_the_same_figures() {
+    let (dir, page) = written(&findings());
+    let markdown = fs::read_to_string(dir.path().join("report.md")).unwrap();
+    assert!(markdown.contains("Ädäm \\<b\\>&amp;\"quoted\" ∞"), "a name is text");
+    let mut tables = Vec::new();
+    for line in markdown.lines() {
+        match (line.starts_with('|'), tables.last_mut()) {
+            (false, _) => tables.push(Vec::new()),
+            (true, Some(table)) => Vec::push(table, line.replace("\\|", "").matches('|').count()),
+            (true, None) => panic!("a page begins with its title"),
+        }
+    }
+    tables.retain(|table| !table.is_empty());
+    let searched = findings().sections.iter().flat_map(|s| &s.contenders).filter(|c| !c.trials.is_empty()).count();
+    assert_eq!(
+        tables.len(),
+        2 * 3 + searched,
+        "results, crossings and ablations of two sections, and what was searched"
+    );
+    for table in tables {
+        assert!(table.len() > 2 && table.iter().all(|cells| *cells == table[0]), "columns of a table: {table:?}");
+    }
+    // It says no number that the page does not.
+    let numbers = |text: &str| -> HashSet<String> {
+        let words = text.split(|c: char| !(c.is_ascii_digit() || "−.".contains(c))).map(|word| word.trim_matches('.'));
+        words.filter(|word| word.starts_with('−') && word.contains('.')).map(String::from).collect()
+    };
+    let body = page.split("<style>").next().unwrap().to_string() + page.split("</style>").nth(1).unwrap();
+    let (here, there) = (numbers(&markdown), numbers(&body));
+    assert!(here.len() > 20 && here.is_subset(&there), "{:?}", here.difference(&there).collect::<Vec<_>>());
+    for (what, chart) in ["epochs", "seconds"].iter().flat_map(|axis| ["text-hmm", "troubled"].map(|s| (axis, s))) {
+        let link = format!("(charts/{chart}-{what}.svg)");
+        assert!(markdown.contains(&link) && dir.path().join(link.trim_matches(['(', ')'])).exists(), "{link}");
+    }
 }
 
 #[test]

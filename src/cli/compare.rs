@@ -26,8 +26,8 @@ use crate::pipeline::stop::Stop;
 /// Compare optimizers on the same stream, from the same start, and write a report.
 ///
 /// Each file names a pipeline and the contenders that learn it (see pipelines/experiments). Options that a contender searches
-/// are settled first; then every contender learns once for each seed. Everything is in one folder, with report.html, its
-/// charts as SVG and its tables as CSV, written anew after every run. The same command goes on with what is not over.
+/// are settled first; then every contender learns once for each seed. Everything is in one folder, with report.html
+/// (and report.md), its charts as SVG and its tables as CSV, written anew after every run. The same command goes on with what is not over.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CompareArgs {
     /// Comparison files (TOML); one section of the report each
@@ -243,6 +243,7 @@ impl Audience for Show {
 
     fn ends(&mut self, task: &Task, findings: &Findings) -> Result<()> {
         self.close();
+        let latest = self.latest.take(); // of this run alone, whoever is next
         if task.trial.is_empty() {
             write(findings, &self.out)?;
         }
@@ -255,7 +256,7 @@ impl Audience for Show {
         });
         match run {
             Some(run) if task.trial.is_empty() => say(format_args!("{}  {}", name(task), outcome(run))),
-            _ => match self.latest.take() {
+            _ => match latest {
                 Some(valid) => say(format_args!("{}  valid {valid:.3} after {} epochs", name(task), task.epochs)),
                 None => Ok(()), // it was over before
             },

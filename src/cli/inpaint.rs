@@ -84,7 +84,8 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
         let why = format!("--rows {} and --samples {}: more than the {most} completions", args.rows, args.samples);
         return Err(Failure::not_understood(Error::option(format!("{why} that fit in memory"))));
     }
-    let spec = args.which.pipeline(&model, &path, args.rows.min(512)).map_err(Failure::not_understood)?;
+    let at_once = args.rows.saturating_add(usize::try_from(args.skip).unwrap_or(usize::MAX)).min(512);
+    let spec = args.which.pipeline(&model, &path, at_once).map_err(Failure::not_understood)?;
     let (original, grid) = runtime()?.block_on(read(args, &spec, &model))?;
     let (words, keep) = match (&args.missing, &args.keep) {
         (Some(words), _) => (words.as_str(), false),
@@ -92,7 +93,7 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
         (None, None) => (Mask::usual(grid.as_deref()), false),
     };
     let mask = Mask::understand(words, keep, original.num_vars(), grid.as_deref()).map_err(Failure::not_understood)?;
-    let hidden = Hidden::new(original, &mask, args.draw.seed)?;
+    let hidden = Hidden::new(original, args.skip, &mask, args.draw.seed)?;
     let score = hidden.score(&model, &machine)?;
     let completions = with_threads(machine.threads, || {
         sample_given(&model.circuit, &model.params, &hidden.masked, args.samples, &mut Rng::new(args.draw.seed))
@@ -150,8 +151,10 @@ struct Score {
 }
 
 impl Hidden {
-    fn new(original: Batch, mask: &Mask, seed: u64) -> Result<Self> {
-        let rows: Vec<Vec<bool>> = (0..original.num_rows()).map(|row| mask.of_row(seed, row)).collect();
+    /// Hides a part of rows, the first of which has the number `first`.
+    fn new(original: Batch, first: u64, mask: &Mask, seed: u64) -> Result<Self> {
+        let mask_of = |row: usize| mask.of_row(seed, first.saturating_add(row as u64));
+        let rows: Vec<Vec<bool>> = (0..original.num_rows()).map(mask_of).collect();
         let masked = original.clone().with_missing(|row, var| rows[row][var]);
         let known = |row: usize, var: usize| rows[row][var] && !original.is_missing(row, var);
         let count = |row: usize| (0..original.num_vars()).filter(|&var| known(row, var)).count() as u64;

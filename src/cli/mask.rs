@@ -58,7 +58,7 @@ impl Mask {
     }
 
     /// Which variables of a row are hidden; only random ones differ from row to row.
-    pub fn of_row(&self, seed: u64, row: usize) -> Vec<bool> {
+    pub fn of_row(&self, seed: u64, row: u64) -> Vec<bool> {
         let Layout { num_vars, grid } = self.layout;
         // All channels of a pixel together.
         let pixels = grid.map_or(num_vars, |(height, width)| height * width);
@@ -72,7 +72,7 @@ impl Mask {
             }
             Region::Stretch(stretch) => (0..num_vars).map(|var| stretch.contains(&var)).collect(),
             Region::Random(probability) => {
-                let mut rng = Rng::stream(seed, row as u64);
+                let mut rng = Rng::stream(seed, row);
                 let chosen: Vec<bool> = (0..pixels).map(|_| rng.uniform() < *probability).collect();
                 (0..num_vars).map(|var| chosen[var / channels]).collect()
             }

@@ -15,7 +15,8 @@ pub(super) fn fixed(value: f64, decimals: usize) -> String {
 /// A difference, with its sign.
 pub(super) fn signed(value: f64, decimals: usize) -> String {
     let text = fixed(value, decimals);
-    if value > 0.0 { format!("+{text}") } else { text }
+    let is_zero = text.bytes().all(|b| matches!(b, b'0' | b'.'));
+    if value > 0.0 && !is_zero { format!("+{text}") } else { text }
 }
 
 /// About three digits, and no decimals that say nothing: epochs, seconds, rates.
@@ -63,6 +64,7 @@ mod tests {
         assert_eq!(fixed(-0.001, 2), "0.00");
         assert_eq!(signed(1.25, 1), "+1.2");
         assert_eq!(signed(-1.0, 1), "−1.0");
+        assert_eq!([signed(0.01, 1), signed(-0.01, 1)], ["0.0", "0.0"]);
     }
 
     #[test]

@@ -212,7 +212,7 @@ impl Running<'_> {
         let (seed, epochs) = (self.spec.seeds[0], self.spec.search_epochs);
         let mut trials = Vec::new();
         for choice in &choices {
-            let settings = choice.searched(&choices);
+            let settings = as_learned(choice.searched(&choices), &self.spec.pipeline(choice, seed, epochs)?);
             let shown = settings.iter().map(|setting| format!("{} = {}", setting.key, setting.value)).collect();
             let task = self.task(contender, seed, epochs, shown);
             let folder = self.options.out.join(&self.spec.name).join("search").join(slug(&contender.name));
@@ -315,7 +315,7 @@ fn last(findings: &mut Findings) -> &mut Section {
 
 /// What a contender runs with, for people: what it chose, and what it has from the pipeline that matters as much.
 fn settings(choice: &Choice, pipeline: &PipelineSpec) -> Vec<Setting> {
-    let mut settings = choice.settings();
+    let mut settings = as_learned(choice.settings(), pipeline);
     settings.retain(|setting| setting.key != "learn.optimizer"); // has a place of its own
     let learn = json!(pipeline.learn);
     for (key, value) in [("learn.smoothing", learn.get("smoothing")), ("batch.rows", Some(&json!(pipeline.batch.rows)))]
@@ -324,6 +324,16 @@ fn settings(choice: &Choice, pipeline: &PipelineSpec) -> Vec<Setting> {
         if let Some(value) = value.filter(|_| !is_there) {
             settings.push(Setting { key: key.into(), value: inline(value) });
         }
+    }
+    settings
+}
+
+/// Settings with the schedules that were gone through: a shorter run has a shorter one than the file says.
+fn as_learned(mut settings: Vec<Setting>, pipeline: &PipelineSpec) -> Vec<Setting> {
+    let learn = json!(pipeline.learn);
+    for setting in settings.iter_mut().filter(|setting| setting.value.starts_with('{')) {
+        let learned = setting.key.strip_prefix("learn.").and_then(|key| learn.get(key));
+        setting.value = learned.map_or_else(|| std::mem::take(&mut setting.value), inline);
     }
     settings
 }

@@ -31,7 +31,7 @@
 //! rows they take at once (`batch.rows`). Everything is understood, every combination of options that is to be tried
 //! included, before anything is learned.
 //!
-//! Schedules are written for `epochs`. A trial of fewer epochs, or a run with `--epochs`, goes the same way from the first step to
+//! Schedules in the file are written for its `epochs` and for the size of batches beside them. A trial of fewer epochs, or a run with `--epochs`, goes the same way from the first step to
 //! the last in as many epochs as it has: what ends with small steps is to be judged by its end.
 
 use std::collections::HashSet;

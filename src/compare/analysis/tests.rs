@@ -178,7 +178,7 @@ fn who_has_fewer_seeds_is_held_against_others_on_those_alone() {
     // One hard seed: lower than anemone's mean, and yet ahead of it.
     let mut adam = contender("Adam", "adam", &[&[-9.0, -10.0]]);
     (adam.seeds, em.seeds) = (vec![1], vec![1, 2, 3]);
-    let expected = "At the end anemone has the highest held-out log-likelihood, −7.000: 1.000 nats above em, the next (in \
+    let expected = "At the end anemone has the highest held-out log-likelihood, −7.000: 1.000 nats above em, the next with as many seeds (in \
                     each of 3 seeds); on the 1 seed that both have Adam is 1.000 above it.";
     assert_eq!(told(&[&ours, &em, &adam]), expected);
     let expected = "At the end Adam has the highest held-out log-likelihood, −10.000: 1.000 nats above anemone, the next (one seed).";

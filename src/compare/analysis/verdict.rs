@@ -1,7 +1,9 @@
 //! A section in sentences, made of its figures and saying no more than they do.
 
-use super::{Against, Reached, against, best_of_seed, ended, full_batch_em, last, mean_curve, value, wanted};
-use crate::compare::findings::{Contender, Section};
+use super::{
+    Against, Reached, against, best_of_seed, ended, full_batch_em, is_learned, last, mean_curve, value, wanted,
+};
+use crate::compare::findings::{Contender, Point, Section};
 use crate::compare::numbers::{decimals, fixed, short};
 
 /// Whether anemone reaches full-batch EM and how soon, who is ahead at the end, what ablations add.
@@ -38,20 +40,27 @@ pub fn notes(section: &Section) -> Vec<String> {
         for run in &contender.runs {
             if let Some(why) = &run.failed {
                 notes.push(format!("{name}: the run of seed {} failed and is in no mean: {why}.", run.seed));
-            } else if !run.points.iter().any(|point| value(point).is_some()) {
+            } else if !run.points.iter().any(|point| is_learned(point) && value(point).is_some()) {
                 notes.push(format!("{name}: the run of seed {} has no held-out value that is a number.", run.seed));
             } else if last(run).is_none() {
                 notes.push(format!("{name}: the run of seed {} ends without a held-out value.", run.seed));
             }
         }
-        let missing = |p: &&crate::compare::findings::Point| value(p).is_none();
+        let missing = |p: &&Point| is_learned(p) && value(p).is_none();
         let gaps: usize = ended(contender).map(|run| run.points.iter().filter(missing).count()).sum();
-        if gaps > 0 && mean_curve(contender).iter().any(|p| p.valid.is_some()) {
+        if gaps > 0 && mean_curve(contender).iter().any(|p| p.epoch > 0.0 && p.valid.is_some()) {
             notes.push(format!("{name}: {gaps} of its held-out values are no numbers; its line has gaps there."));
         }
         if let Some(whole) = contender.ablates.as_ref().filter(|w| section.contenders.iter().all(|c| c.name != **w)) {
             notes.push(format!("{name} leaves something out of {whole}, which is not among the contenders."));
         }
+    }
+    let mut machines: Vec<&str> = section.contenders.iter().flat_map(|c| &c.runs).map(|r| r.machine.as_str()).collect();
+    machines.sort_unstable();
+    machines.dedup();
+    if machines.len() > 1 {
+        let why = "so seconds and rows a second of one contender cannot be held against another's";
+        notes.push(format!("Runs were learned on different machines, {why}."));
     }
     notes
 }
@@ -127,8 +136,11 @@ fn ahead(section: &Section, decimals: usize) -> Option<String> {
     let is_over = section.contenders.iter().all(|c| c.runs.len() == wanted(section, c));
     let so_far = if is_over { "At the end" } else { "So far, at the end of their runs," };
     // Some contenders have fewer seeds: on those that they have, one of them may be ahead of the first.
-    let outsiders = section.contenders.iter().filter(|c| order.iter().all(|(ranked, _)| ranked.name != c.name));
+    let is_outside = |c: &&Contender| !c.runs.is_empty() && order.iter().all(|(ranked, _)| ranked.name != c.name);
+    let outsiders: Vec<&Contender> = section.contenders.iter().filter(is_outside).collect();
+    let next_one = if outsiders.is_empty() { "the next" } else { "the next with as many seeds" };
     let others: String = outsiders
+        .into_iter()
         .filter_map(|other| Some((other, against(other, first).last_difference?)))
         .filter(|(_, difference)| difference.mean > 0.0 && !is_nothing(difference.mean, decimals))
         .map(|(other, d)| {
@@ -146,7 +158,7 @@ fn ahead(section: &Section, decimals: usize) -> Option<String> {
         format!(", and {} above {}{}", fixed(highest - lower, decimals), other.name, how_often(first, other, &seeds))
     });
     Some(format!(
-        "{so_far} {} has the highest held-out log-likelihood, {level}: {} nats above {}, the next{}{over}{others}.",
+        "{so_far} {} has the highest held-out log-likelihood, {level}: {} nats above {}, {next_one}{}{over}{others}.",
         first.name,
         fixed(highest - lower, decimals),
         next.name,
@@ -218,9 +230,10 @@ fn ablation(whole: &Contender, one: &Contender, decimals: usize) -> Option<Strin
     let Against { best, their_best, best_difference, last_difference, .. } = against(whole, one);
     let (best, theirs, difference) = (best?, their_best?, best_difference?.mean);
     let both = format!("{} against {}", fixed(best.mean, decimals), fixed(theirs.mean, decimals));
-    let end = last_difference.map_or(String::new(), |d| {
-        let word = if d.mean < 0.0 { "below" } else { "above" };
-        format!("; at the end it is {} {word}", fixed(d.mean.abs(), decimals))
+    let end = last_difference.map_or(String::new(), |d| match d.mean {
+        nothing if is_nothing(nothing, decimals) => "; at the end they are the same".into(),
+        below @ ..0.0 => format!("; at the end {} is {} below", whole.name, fixed(-below, decimals)),
+        above => format!("; at the end {} is {} above", whole.name, fixed(above, decimals)),
     });
     if is_nothing(difference, decimals) {
         return Some(format!("The best of {} and of {} are the same ({both}){end}.", whole.name, one.name));

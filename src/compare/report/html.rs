@@ -68,7 +68,7 @@ fn section(shown: &Shown<'_>) -> String {
     if !section.about.trim().is_empty() {
         html += &format!("<p class=\"about\">{}</p>\n", escape(section.about.trim()));
     }
-    html += &facts(section);
+    html += &fact_list(section);
     html += &list("verdict", &verdict(section));
     html += &list("notes", &notes(section));
     html += &figures(shown);
@@ -79,10 +79,10 @@ fn section(shown: &Shown<'_>) -> String {
     html + "</section>\n"
 }
 
-/// What is compared, in figures.
-fn facts(section: &Section) -> String {
+/// What is compared, in figures: names, and nothing where a figure is not known.
+pub fn facts(section: &Section) -> [(&'static str, String); 7] {
     let count = |n: u64| if n == 0 { String::new() } else { thousands(n as f64) };
-    let facts = [
+    [
         ("data", section.data.clone()),
         ("circuit", section.circuit.clone()),
         ("parameters", count(section.parameters)),
@@ -90,10 +90,13 @@ fn facts(section: &Section) -> String {
         ("rows an epoch", count(section.rows)),
         ("held-out rows", count(section.valid_rows)),
         ("epochs", count(section.epochs)),
-    ];
+    ]
+}
+
+fn fact_list(section: &Section) -> String {
     let fact = |(name, fact): &(&str, String)| format!("<div><dt>{name}</dt><dd>{}</dd></div>\n", escape(fact));
-    let known = facts.iter().filter(|(_, fact)| !fact.is_empty());
-    format!("<dl>\n{}</dl>\n", known.map(fact).collect::<String>())
+    let known: String = facts(section).iter().filter(|(_, fact)| !fact.is_empty()).map(fact).collect();
+    format!("<dl>\n{known}</dl>\n")
 }
 
 fn list(class: &str, sentences: &[String]) -> String {
@@ -108,17 +111,7 @@ fn figures(shown: &Shown<'_>) -> String {
     if shown.charts.is_empty() {
         return "<p class=\"caption\">There is nothing to draw yet: no run has a held-out value.</p>\n".into();
     }
-    let figures: String = shown
-        .charts
-        .iter()
-        .map(|svg| {
-            format!(
-                "<figure>
-{svg}</figure>
-"
-            )
-        })
-        .collect();
+    let figures: String = shown.charts.iter().map(|svg| format!("<figure>\n{svg}</figure>\n")).collect();
     let notes: String = shown.chart_notes.iter().map(|note| format!("{} ", escape(note))).collect();
     format!(
         "<ul class=\"legend\">\n{}</ul>\n<div class=\"figures\">\n{figures}</div>\n<p class=\"caption\">{}</p>\n",

@@ -1,13 +1,14 @@
 //! What was found, for people and for other programs: a page, its charts, and tables of numbers.
 //!
 //! `report.html` is one file that needs nothing else: it opens without a network and without scripts. The charts stand alone as well,
-//! under `charts/`. Every file appears whole or not at all. Figures come from `analysis`; here they are only shown.
+//! under `charts/`, and `report.md` says the same without HTML. Every file appears whole or not at all. Figures come from `analysis`; here they are only shown.
 
 mod charts;
 mod csv;
 mod html;
 mod legend;
 mod lines;
+mod markdown;
 mod palette;
 mod table;
 mod tables;
@@ -35,7 +36,7 @@ pub struct Written {
     pub files: Vec<PathBuf>,
 }
 
-/// Writes `report.html`, `charts/*.svg`, `curves.csv`, `table.csv` and `trials.csv` into a folder, which is made if it is not there.
+/// Writes `report.html`, `report.md`, `charts/*.svg`, `curves.csv`, `table.csv` and `trials.csv` into a folder, which is made if it is not there.
 pub fn write(findings: &Findings, folder: &Path) -> Result<Written> {
     check_names(findings)?;
     // All is drawn before anything is written: a mistake leaves what was there.
@@ -60,6 +61,7 @@ pub fn write(findings: &Findings, folder: &Path) -> Result<Written> {
     files.push((folder.join("curves.csv"), csv::curves(findings)));
     files.push((folder.join("table.csv"), csv::table(findings)));
     files.push((folder.join("trials.csv"), csv::trials(findings)));
+    files.push((folder.join("report.md"), markdown::page(findings, &shown)));
     files.push((page.clone(), html::page(findings, &shown)));
     let charts = folder.join("charts");
     fs::create_dir_all(&charts).map_err(|e| Error::io(&charts.display().to_string(), &e))?;

@@ -1,6 +1,7 @@
 //! A table: words to the left, numbers to the right.
 
 use super::html::escape;
+use super::markdown;
 
 /// A cell.
 #[derive(Clone, Debug, Default)]
@@ -71,6 +72,16 @@ impl Cell {
         let close = tag.split(' ').next().unwrap_or(tag);
         format!("<{tag}{class}>{text}{small}</{close}>")
     }
+
+    fn markdown(&self) -> String {
+        let text = markdown::escape(&self.text);
+        let text = if self.is_best && !text.is_empty() { format!("**{text}**") } else { text };
+        let between = if self.is_below { ": " } else { " " };
+        match self.small.is_empty() {
+            true => text,
+            false => format!("{text}{between}{}", markdown::escape(&self.small)),
+        }
+    }
 }
 
 /// Rows under heads. The first cell of a row is its head.
@@ -121,5 +132,26 @@ impl Table {
             html += &format!("<p class=\"caption\">{}</p>\n", escape(&self.caption));
         }
         html
+    }
+
+    /// As Markdown, with its title; nothing if it has no rows. What stands over several heads is said in each.
+    pub fn markdown(&self) -> String {
+        if self.rows.is_empty() && self.quiet_rows.is_empty() {
+            return String::new();
+        }
+        let over = self.groups.iter().flat_map(|(text, columns)| std::iter::repeat_n(text.as_str(), *columns));
+        let heads = self.heads.iter().zip(over.chain(std::iter::repeat("")));
+        let heads: Vec<String> = heads
+            .map(|(head, over)| format!("{} {}", markdown::escape(over), head.markdown()).trim().to_string())
+            .collect();
+        let rule: Vec<&str> = self.heads.iter().map(|head| if head.is_number { "---:" } else { "---" }).collect();
+        let line = |cells: &[String]| format!("| {} |", cells.join(" | "));
+        let mut lines = vec![line(&heads), format!("|{}|", rule.join("|"))];
+        let rows = self.rows.iter().chain(&self.quiet_rows);
+        lines.extend(rows.map(|cells| line(&cells.iter().map(Cell::markdown).collect::<Vec<_>>())));
+        let title =
+            if self.title.is_empty() { String::new() } else { format!("### {}", markdown::escape(&self.title)) };
+        let blocks = [title, lines.join("\n"), markdown::escape(&self.caption)];
+        blocks.into_iter().filter(|block| !block.is_empty()).collect::<Vec<_>>().join("\n\n")
     }
 }

@@ -9,11 +9,12 @@ use crate::compare::numbers::{decimals, fixed, short, signed};
 pub fn results(section: &Section) -> Table {
     let decimals = decimals(section);
     let standings: Vec<Standing<'_>> = section.contenders.iter().map(Standing::of).collect();
-    // Of those with the most runs: seeds differ, and a mean of fewer may be of the easy ones.
+    // Of those with the most runs: seeds differ, and a mean of fewer may be of the easy ones. One alone is no highest of many.
     let highest = |of: fn(&Standing<'_>) -> Option<Spread>| {
         let spreads: Vec<Spread> = standings.iter().filter_map(of).collect();
         let most = spreads.iter().map(|spread| spread.count).max()?;
-        spreads.iter().filter(|spread| spread.count == most).map(|spread| spread.mean).reduce(f64::max)
+        let peers: Vec<f64> = spreads.iter().filter(|s| s.count == most).map(|s| s.mean).collect();
+        peers.iter().copied().reduce(f64::max).filter(|_| peers.len() > 1 || spreads.len() == 1)
     };
     let (best, last, test) = (highest(|s| s.best), highest(|s| s.last), highest(|s| s.test));
     let rate = highest(|s| s.rows_per_second);
@@ -90,14 +91,17 @@ pub fn crossings(section: &Section) -> Table {
     if marks.is_empty() {
         return Table::default();
     }
+    // As above, of those with the most runs.
+    let most = section.contenders.iter().map(|c| c.runs.len()).max().unwrap_or(0);
     let least = |reached: &[Reached]| {
-        let means = reached.iter().filter(|r| r.is_by_all()).filter_map(|r| Some((r.epochs?.mean, r.seconds?.mean)));
+        let peers = reached.iter().filter(|r| r.is_by_all() && r.runs == most);
+        let means = peers.filter_map(|r| Some((r.epochs?.mean, r.seconds?.mean)));
         means.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)))
     };
     let row = |(at, contender): (usize, &Contender)| {
         let mut cells = vec![Cell::words(&contender.name)];
         for (_, reached) in &marks {
-            let least = least(reached);
+            let least = least(reached).filter(|_| reached[at].runs == most);
             let (epochs, seconds) = (of_column(reached, |r| r.epochs), of_column(reached, |r| r.seconds));
             let all = contender.runs.len();
             cells.push(crossing(&reached[at], reached[at].epochs, all, least.map(|l| l.0), epochs));
@@ -118,7 +122,7 @@ pub fn crossings(section: &Section) -> Table {
     Table {
         title: "How soon a log-likelihood is reached".into(),
         caption: format!(
-            "The first look at the held-out rows that reaches a log-likelihood, as a mean over runs; the least in bold. ∞: \
+            "The first look at the held-out rows that reaches a log-likelihood, as a mean over runs; the least of those with the most runs in bold. ∞: \
              not within {} epochs, in brackets how many runs did, and their mean. A run that failed counts as never reaching.{paired}",
             section.epochs
         ),
@@ -129,7 +133,7 @@ pub fn crossings(section: &Section) -> Table {
     }
 }
 
-/// What is lost or won by leaving something out.
+/// What is lost or won by changing one thing.
 pub fn ablations(section: &Section) -> Table {
     let decimals = decimals(section);
     let find = |name: &str| section.contenders.iter().find(|c| c.name == name);
@@ -152,27 +156,27 @@ pub fn ablations(section: &Section) -> Table {
         ])
     };
     Table {
-        title: "Ablations".into(),
-        caption: "Without what the contender leaves out, and with it, over the seeds that both have. A difference below zero is \
-                  what it adds. Epochs to the best of the one with it, seed by seed."
+        title: "One thing changed".into(),
+        caption: "A contender, and the other that it takes all else from, over the seeds that both have. A difference below zero is \
+                  what the change costs. Epochs to the other's best, seed by seed."
             .into(),
         groups: vec![
             (String::new(), 2),
             ("best validation".into(), 3),
             ("final validation".into(), 3),
-            ("epochs to the best with it".into(), 2),
+            ("epochs to the other's best".into(), 2),
         ],
         heads: vec![
             Cell::words("contender"),
-            Cell::words("compared with"),
-            Cell::number("without"),
-            Cell::number("with"),
+            Cell::words("the other"),
+            Cell::number("contender"),
+            Cell::number("other"),
             Cell::number("difference"),
-            Cell::number("without"),
-            Cell::number("with"),
+            Cell::number("contender"),
+            Cell::number("other"),
             Cell::number("difference"),
-            Cell::number("without"),
-            Cell::number("with"),
+            Cell::number("contender"),
+            Cell::number("other"),
         ],
         rows: section.contenders.iter().filter_map(row).collect(),
         ..Table::default()
@@ -306,5 +310,20 @@ mod tests {
         let table = ablations(&section(vec![whole, less, lost]));
         assert_eq!(table.rows.len(), 1);
         assert!(table.html().contains("−1.0000"), "{}", table.html());
+    }
+
+    #[test]
+    fn who_alone_has_a_second_seed_is_not_the_best_for_that() {
+        let many = contender("many", "anemone", &[&[-9.0, -7.0, -6.0], &[-9.0, -7.0, -6.0]]);
+        let quick = contender("quick", "adam", &[&[-9.0, -4.0, -4.0]]);
+        let slow = contender("slow", "adam", &[&[-9.0, -9.0, -7.0], &[-9.0, -8.0, -7.0]]);
+        let mut alone = section(vec![many.clone(), quick.clone()]);
+        alone.thresholds = vec![-8.5];
+        assert!(!results(&alone).html().contains("<strong>"), "{}", results(&alone).html());
+        let mut all = section(vec![many, quick, slow]);
+        all.thresholds = vec![-8.5];
+        assert!(results(&all).html().contains("<strong>−6.0000</strong>"), "{}", results(&all).html());
+        let html = crossings(&all).html();
+        assert_eq!(html.matches("<strong>").count(), 2, "epochs and seconds of one contender: {html}");
     }
 }
