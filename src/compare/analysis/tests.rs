@@ -162,9 +162,15 @@ fn an_ablation_is_told_with_its_sign() {
     let mut without = contender("plain", "anemone", &[&[-9.0, -3.0]]);
     without.ablates = Some("anemone".into());
     let told = verdict(&section(vec![whole, without]));
-    let expected = "The best of anemone is 1.0000 nats below that of plain (one seed): −4.0000 against −3.0000; at the end it \
-                    is 1.0000 below.";
+    let expected = "The best of anemone is 1.0000 nats below that of plain (one seed): −4.0000 against −3.0000; at the end \
+                    anemone is 1.0000 below.";
     assert_eq!(told.last().unwrap(), expected);
+
+    let whole = contender("anemone", "anemone", &[&[-9.0, -3.0, -4.0]]);
+    let mut without = contender("plain", "anemone", &[&[-9.0, -5.0, -4.0]]);
+    without.ablates = Some("anemone".into());
+    let told = verdict(&section(vec![whole, without]));
+    assert!(told.last().unwrap().ends_with("; at the end they are the same."), "{told:?}");
 }
 
 #[test]
