@@ -47,11 +47,6 @@ impl Spread {
             max: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         })
     }
-
-    /// From the least to the greatest.
-    pub fn range(&self) -> f64 {
-        self.max - self.min
-    }
 }
 
 /// What became of a contender, over its seeds.

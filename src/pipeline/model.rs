@@ -10,12 +10,12 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::spec::{CircuitSpec, InputKind, ModelSpec, PdSpec, TyingSpec, expand_path};
+use crate::backend::cpu::bytes_per_row;
 use crate::circuit::{Categorical, Circuit, DiscreteLogistic, Distribution, Gaussian, Params, json};
 use crate::data::Batch;
 use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::optim::OptimizerSpec;
-use crate::plan::Plan;
 use crate::structure::{
     HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, factor_latents, hclt, hmm, monarch_hmm,
     mutual_information, pd, pdhclt, rat_spn,
@@ -189,7 +189,7 @@ pub fn estimate(
     pipeline_budget: u64,
 ) -> MemoryEstimate {
     let layout = circuit.layout();
-    let per_row = Plan::new(circuit).bytes_per_row() as u64;
+    let per_row = bytes_per_row(circuit) as u64;
     let wanted = per_row.saturating_mul(batch_rows as u64);
     MemoryEstimate {
         parameters: 4 * layout.num_values() as u64,

@@ -26,7 +26,7 @@ pub struct Buffer {
     pub at: usize,
     /// Numbers per row.
     pub units: usize,
-    /// Which row of scales belongs to it (value buffers only).
+    /// Its number among value or flow buffers; for a value buffer also which row of scales belongs to it.
     pub scale: usize,
 }
 
@@ -50,6 +50,26 @@ pub enum Step {
     Product(ProductStep),
     /// A sum.
     Sum(SumStep),
+}
+
+impl Step {
+    /// Shows every flow buffer that this step reads or writes in the backward pass.
+    pub fn for_each_flow(&mut self, mut see: impl FnMut(&mut Buffer)) {
+        match self {
+            Step::Input(_) => {}
+            Step::Product(product) => {
+                product.flow.iter_mut().for_each(&mut see);
+                product.factors.iter_mut().filter_map(|f| f.flow.as_mut()).for_each(|target| see(&mut target.buffer));
+            }
+            Step::Sum(sum) => {
+                sum.flow.iter_mut().for_each(&mut see);
+                sum.clear.iter_mut().for_each(&mut see);
+                let targets = sum.groups.iter_mut().flat_map(|group| &mut group.targets);
+                targets.for_each(|(target, _)| see(&mut target.buffer));
+                sum.gain_below.iter_mut().filter_map(|below| below.flow.as_mut()).for_each(&mut see);
+            }
+        }
+    }
 }
 
 /// Fills a buffer with the values of input units.
@@ -183,6 +203,16 @@ pub enum Use {
     },
 }
 
+impl Use {
+    /// The flow of the units that use the block, if it is kept.
+    pub fn flow_mut(&mut self) -> Option<&mut Buffer> {
+        match self {
+            Use::Sum { flow, .. } => flow.as_mut().map(|view| &mut view.buffer),
+            Use::Input { flow, .. } => Some(flow),
+        }
+    }
+}
+
 /// A circuit as a program.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -214,6 +244,50 @@ impl Plan {
     /// that works on all rows of a node at once, where nothing stays in a cache until it is used.
     pub fn whole(circuit: &Circuit) -> Self {
         build::build(circuit, false)
+    }
+
+    /// Shows every mention of a value buffer, so that a backend can look for it or give it another place.
+    pub fn for_each_value(&mut self, mut see: impl FnMut(&mut Buffer)) {
+        see(&mut self.root_value);
+        for step in &mut self.steps {
+            match step {
+                Step::Input(input) => see(&mut input.value),
+                Step::Product(product) => {
+                    see(&mut product.value);
+                    for factor in &mut product.factors {
+                        if let FactorSource::Value(buffer) = &mut factor.source {
+                            see(buffer);
+                        }
+                    }
+                }
+                Step::Sum(sum) => {
+                    see(&mut sum.value);
+                    for group in &mut sum.groups {
+                        see(&mut group.panel.buffer);
+                        group.gathered.iter_mut().for_each(|view| see(&mut view.buffer));
+                    }
+                    if let Some(below) = &mut sum.gain_below {
+                        see(&mut below.value);
+                        see(&mut below.panel);
+                    }
+                }
+            }
+        }
+        for used in self.uses.iter_mut().flatten() {
+            if let Use::Sum { gain, panel, .. } = used {
+                see(&mut gain.buffer);
+                see(&mut panel.buffer);
+            }
+        }
+    }
+
+    /// The same for flow buffers.
+    pub fn for_each_flow(&mut self, mut see: impl FnMut(&mut Buffer)) {
+        see(&mut self.root_flow);
+        self.steps.iter_mut().for_each(|step| step.for_each_flow(&mut see));
+        for used in self.uses.iter_mut().flatten() {
+            used.flow_mut().into_iter().for_each(&mut see);
+        }
     }
 
     /// Bytes that one row takes in values, flows, scales and scratch.

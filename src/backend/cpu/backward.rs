@@ -260,15 +260,19 @@ fn spread_below(
         // f32 where the result, which the forward pass has bounded, does not.
         let shift = (panel - own).clamp(-240, 240) as i32;
         let halves = (2f32.powi(shift / 2), 2f32.powi(shift - shift / 2));
-        let table = below.table.and_then(|(var, param)| {
+        // No closures: they would not take on the features of the instruction set.
+        let mut table = None;
+        if let Some((var, param)) = below.table {
             let categories = chunk.categories(var);
-            if let Some(&ahead) = categories.get(row + ROWS_AHEAD) {
+            if let Some(&ahead) = categories.get(row + ROWS_AHEAD)
                 // SAFETY: parameters rest while tiles need them.
-                unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
+                && let Some(ahead) = unsafe { pass.table_row(param, ahead) }
+            {
+                prefetch(ahead);
             }
             // SAFETY: the same.
-            unsafe { pass.table_row(param, categories[row]) }
-        });
+            table = unsafe { pass.table_row(param, categories[row]) };
+        }
         match below.transpose {
             None => gains_below(gains, values, products, table, halves),
             Some((rows, _)) => {

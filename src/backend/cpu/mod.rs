@@ -23,6 +23,7 @@ mod renormalize;
 mod scaled;
 mod schedule;
 mod shared;
+mod sharing;
 mod statistics;
 mod step;
 mod tables;
@@ -42,6 +43,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 pub use self::kernel_cases::{KernelCase, kernel_cases};
 pub use self::kernels::{Isa, IsaCap, Precision};
 pub use self::reference::reference_gemm;
+pub use self::sharing::bytes_per_row;
 
 use self::buffers::{FlowBuffer, with_flows};
 use self::chunk::Chunk;
@@ -147,8 +149,7 @@ impl CpuBackend {
             .thread_name(|i| format!("anemone-cpu-{i}"))
             .build()
             .map_err(|e| Error::option(format!("cannot start {:?} threads: {e}", options.threads)))?;
-        let plan = Plan::new(&circuit);
-        let schedule = Schedule::new(&circuit, &plan);
+        let (plan, schedule) = sharing::plan(&circuit);
         let micro_batch = (options.memory_budget / plan.bytes_per_row()).clamp(1, LARGEST_MICRO_BATCH);
         let packed = schedule.tied.iter().map(|tied| tied.map(|_| PackedWeights::default())).collect();
         let cats = |param| circuit.layout().block(param).values_per_row;

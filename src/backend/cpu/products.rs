@@ -6,8 +6,6 @@
 //! apart by hundreds of bits, and the state that leads after the first half is often not the one that
 //! leads at the end. Such a row is computed again in double precision, whose range holds them all.
 
-use std::ops::Range;
-
 use super::chunk::{Chunk, MISSING, TileState};
 use super::forward::Pass;
 use super::kernels::product::transpose_row;
@@ -60,77 +58,111 @@ fn carefully(of: FactorRow<'_>, product: &ProductStep, scratch: &mut Scratch, ou
     }
 }
 
-/// The factors of a product that can be multiplied in one go: a table at the most, and few values, none with a map.
+/// The factors of a product that can be multiplied in one go: few, none with a map.
 struct AtOnce<'a> {
-    /// The table, and the category of each row.
-    table: Option<(&'a [f32], &'a [u32])>,
-    /// Values and scales of all rows.
-    values: [(&'a [f32], Range<usize>); MOST_AT_ONCE],
+    operands: [Operand<'a>; MOST_AT_ONCE],
     count: usize,
+    num_tables: usize,
     units: usize,
 }
 
-/// Values that are multiplied in one go.
-const MOST_AT_ONCE: usize = 4;
+/// A factor for all rows of a tile.
+#[derive(Clone, Copy)]
+enum Operand<'a> {
+    /// A table, and the category of each row.
+    Table(&'a [f32], &'a [u32]),
+    /// Values, and where their scales begin.
+    Values(&'a [f32], usize),
+}
+
+/// Factors that are multiplied in one go.
+const MOST_AT_ONCE: usize = 5;
 
 impl<'a> AtOnce<'a> {
     /// Looked up once for all rows of a tile. `None` where the product is of another kind.
     fn new(pass: Pass<'a>, chunk: &'a Chunk, product: &ProductStep) -> Option<Self> {
-        let mut factors = Self {
-            table: None,
-            values: std::array::from_fn(|_| (&[][..], 0..0)),
-            count: 0,
-            units: product.value.units,
-        };
-        for factor in &product.factors {
-            match factor.source {
-                _ if factor.map.is_some() => return None,
-                FactorSource::Table { var, param } if factors.table.is_none() => {
+        if product.factors.len() > MOST_AT_ONCE || product.factors.iter().any(|factor| factor.map.is_some()) {
+            return None;
+        }
+        let mut operands = [Operand::Values(&[], 0); MOST_AT_ONCE];
+        let mut num_tables = 0;
+        for (operand, factor) in operands.iter_mut().zip(&product.factors) {
+            *operand = match factor.source {
+                FactorSource::Table { var, param } => {
+                    num_tables += 1;
                     // SAFETY: parameters rest while tiles need them.
-                    factors.table = Some((unsafe { pass.block(param) }, chunk.categories(var)));
+                    Operand::Table(unsafe { pass.block(param) }, chunk.categories(var))
                 }
-                FactorSource::Value(buffer) if factors.count < MOST_AT_ONCE => {
+                FactorSource::Value(buffer) => {
                     // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
                     let values = unsafe { chunk.values.get(chunk.span(buffer)) };
-                    factors.values[factors.count] = (values, chunk.scale_span(buffer));
-                    factors.count += 1;
+                    Operand::Values(values, chunk.scale_span(buffer).start)
                 }
-                _ => return None,
-            }
+            };
         }
-        Some(factors)
+        let count = product.factors.len();
+        // A table comes first if there is one; see `row`. Several are multiplied in their order, as `one_by_one` does.
+        if num_tables == 1 {
+            let at = operands.iter().position(|operand| matches!(operand, Operand::Table(..)))?;
+            operands[..=at].rotate_right(1);
+        }
+        Some(Self { operands, count, num_tables, units: product.value.units })
     }
 
     /// One row and its scale; `None` where something might have been lost on the way.
     ///
-    /// Values are at most 1, so that partial products are not below the result, and if that is well inside the normal range they
-    /// were too. A table, which is larger in a circuit that is not normalised, comes first.
+    /// Values are at most 1, and so are tables of a circuit that is normalised: then partial products are not below the result, and if
+    /// that is well inside the normal range they were too. Where a table may have larger numbers, it is the only one and comes first,
+    /// or its numbers are looked at.
     #[inline(always)]
     fn row(&self, scales: &[Scale], row: usize, out: &mut [f32]) -> Option<Scale> {
-        let table = self.table.and_then(|(block, categories)| {
-            let of = |category: u32| &block[category as usize * self.units..][..self.units];
-            match categories.get(row + ROWS_AHEAD) {
-                None | Some(&MISSING) => {}
-                Some(&ahead) => prefetch(of(ahead)),
-            }
-            (categories[row] != MISSING).then(|| of(categories[row]))
-        });
-        let values = |i: usize| &self.values[i].0[row * self.units..][..self.units];
-        let seen = match (table, self.count) {
-            (Some(t), 1) => multiply_all(out, [t, values(0)]),
-            (Some(t), 2) => multiply_all(out, [t, values(0), values(1)]),
-            (Some(t), 3) => multiply_all(out, [t, values(0), values(1), values(2)]),
-            (Some(t), 4) => multiply_all(out, [t, values(0), values(1), values(2), values(3)]),
-            (None, 2) => multiply_all(out, [values(0), values(1)]),
-            (None, 3) => multiply_all(out, [values(0), values(1), values(2)]),
-            (None, 4) => multiply_all(out, [values(0), values(1), values(2), values(3)]),
+        let units = self.units;
+        let mut factors: [&[f32]; MOST_AT_ONCE] = [&[]; MOST_AT_ONCE];
+        let mut count = 0;
+        let mut scale = None;
+        // No closures in here either.
+        for operand in &self.operands[..self.count] {
+            factors[count] = match *operand {
+                Operand::Table(block, categories) => {
+                    if let Some(&ahead) = categories.get(row + ROWS_AHEAD)
+                        && ahead != MISSING
+                    {
+                        prefetch(&block[ahead as usize * units..][..units]);
+                    }
+                    match categories[row] {
+                        MISSING if self.num_tables > 1 => return None,
+                        MISSING => continue,
+                        category => &block[category as usize * units..][..units],
+                    }
+                }
+                Operand::Values(values, first_scale) => {
+                    let own = scales[first_scale + row];
+                    scale = Some(match scale {
+                        None => own,
+                        Some(before) => Scale::times(before, own),
+                    });
+                    &values[row * units..][..units]
+                }
+            };
+            count += 1;
+        }
+        let [a, b, c, d, e] = factors;
+        let (seen, largest) = match count {
+            2 => multiply_all(out, [a, b]),
+            3 => multiply_all(out, [a, b, c]),
+            4 => multiply_all(out, [a, b, c, d]),
+            5 => multiply_all(out, [a, b, c, d, e]),
             _ => return None, // a copy, or ones
         };
-        let scale = |i: usize| scales[self.values[i].1.start + row];
-        let scale = (1..self.count).fold(scale(0), |product, i| product.times(scale(i)));
-        if seen.min >= DOUBTFUL.to_bits() { Some(settle_row(out, seen, scale)) } else { None }
+        if seen.min < DOUBTFUL.to_bits() || (self.num_tables > 1 && largest > LARGEST_FACTOR.to_bits()) {
+            return None;
+        }
+        Some(settle_row(out, seen, scale.unwrap_or(Scale::UNIT)))
     }
 }
+
+/// With factors up to this, a partial product is at most 2^20 below the result.
+const LARGEST_FACTOR: f32 = 32.0;
 
 /// Where the values of factors are looked up, for one row.
 #[derive(Clone, Copy)]

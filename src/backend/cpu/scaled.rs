@@ -126,21 +126,26 @@ pub(super) fn multiply_rows(out: &mut [f32], a: &[f32], b: &[f32]) -> Multiplied
     Multiplied { seen: Extremes { max, min }, lost }
 }
 
-/// out = the product of all factors, unit by unit, from the first to the last.
+/// out = the product of all factors, unit by unit, from the first to the last. The extremes of the results, and the largest number
+/// of any factor as bits.
 #[inline(always)]
-pub(super) fn multiply_all<const N: usize>(out: &mut [f32], factors: [&[f32]; N]) -> Extremes {
-    let factors = factors.map(|factor| &factor[..out.len()]);
-    let (mut max, mut min) = (0, u32::MAX);
+pub(super) fn multiply_all<const N: usize>(out: &mut [f32], factors: [&[f32]; N]) -> (Extremes, u32) {
+    assert!(factors.iter().all(|factor| factor.len() == out.len()), "factors have as many units as their product");
+    let (mut max, mut min, mut largest) = (0, u32::MAX, 0);
     for (i, out) in out.iter_mut().enumerate() {
-        let mut product = factors[0][i];
-        for factor in &factors[1..] {
-            product *= factor[i];
+        let mut product = 1.0;
+        for (nth, factor) in factors.iter().enumerate() {
+            // SAFETY: all are as long as `out`. With a check in the loop the compiler would do the last units of a row one by one,
+            // which in a short row are all of them.
+            let factor = unsafe { *factor.get_unchecked(i) };
+            product = if nth == 0 { factor } else { product * factor };
+            largest = largest.max(factor.to_bits());
         }
         *out = product;
         max = max.max(product.to_bits());
         min = min.min(product.to_bits());
     }
-    Extremes { max, min }
+    (Extremes { max, min }, largest)
 }
 
 /// Whether a row can stay as it is: no entry above 1, the largest not far below, none to be dropped.

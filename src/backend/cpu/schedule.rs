@@ -8,10 +8,10 @@
 //! for the end of the pass.
 //!
 //! The rules that others rely on: a tile is worked on by one thread at a time; a released block is read and
-//! written by its own tasks only, each on its own rows; a buffer whose stage every tile has passed is not written again, but
-//! for the one that transient sums share, which only the thread that has the tile looks at.
+//! written by its own tasks only, each on its own rows; in the backward pass a tile starts a stage only when the tasks of all
+//! stages that are [`LEAD`] or more before it are done, so that what those tasks read may be written over (`sharing`).
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,6 +28,10 @@ const FEW_ROWS: usize = 2;
 
 /// Stages without released blocks that are done in one go.
 const MERGED_STAGES: usize = 8;
+
+/// Stages that a tile may be ahead of tasks that are not done: enough that nobody waits, few enough that memory which is used
+/// again is still in a cache.
+pub(super) const LEAD: usize = 4;
 
 /// A table with more categories than this is sorted as a whole at the end of a pass, and updated lazily.
 pub(super) const LARGE_TABLE: usize = 4096;
@@ -46,7 +50,7 @@ pub(super) struct Schedule {
     /// Steps of each stage, in the order of the forward pass.
     pub stages: Vec<Range<usize>>,
     /// What is released once all tiles have passed a stage backwards.
-    released: Vec<Vec<ParamTask>>,
+    pub released: Vec<Vec<ParamTask>>,
     /// For blocks of weights that several nodes share, or that are small, which accumulator of a tile is theirs; by block.
     pub tied: Vec<Option<usize>>,
     /// Rows and columns of those blocks.
@@ -57,6 +61,8 @@ pub(super) struct Schedule {
     pub large_tables: Vec<ParamId>,
     /// For each stage, flow buffers of large tables that are complete after it: (which table, buffer).
     pub completed: Vec<Vec<(usize, Buffer)>>,
+    /// For each step that is a sum, the product whose values it needs in the backward pass and that has to be computed again.
+    pub recomputed: Vec<Option<usize>>,
 }
 
 impl Schedule {
@@ -117,6 +123,7 @@ impl Schedule {
             shared,
             large_tables,
             completed: Vec::new(),
+            recomputed: vec![None; plan.steps.len()],
         };
         let mut start = 0;
         let mut merged = 0;
@@ -147,9 +154,11 @@ impl Schedule {
 fn flow_complete(plan: &Plan) -> impl Fn(Buffer) -> usize {
     // The root's flow is there before the first step of the backward pass.
     let last = plan.steps.len().saturating_sub(1);
-    let mut complete = vec![last; plan.flow_units + 1];
+    let mut complete = HashMap::new();
     for (i, step) in plan.steps.iter().enumerate().rev() {
-        let mut reach = |buffer: Buffer| complete[buffer.at] = i;
+        let mut reach = |buffer: Buffer| {
+            complete.insert(buffer.scale, i);
+        };
         match step {
             Step::Input(_) => {}
             Step::Product(product) => product.factors.iter().filter_map(|f| f.flow).for_each(|t| reach(t.buffer)),
@@ -159,7 +168,7 @@ fn flow_complete(plan: &Plan) -> impl Fn(Buffer) -> usize {
             }
         }
     }
-    move |buffer| complete[buffer.at]
+    move |buffer| complete.get(&buffer.scale).copied().unwrap_or(last)
 }
 
 /// Which way a pass goes.
@@ -174,8 +183,8 @@ pub(super) enum Direction {
 pub(super) enum Work {
     /// The steps of a stage for a tile; `first` and `last` tell where in its pass the tile is.
     Stage { tile: usize, stage: usize, first: bool, last: bool },
-    /// Flows (and update) of a released block.
-    Params(ParamTask),
+    /// Flows (and update) of a block that a stage has released.
+    Params { task: ParamTask, stage: usize },
 }
 
 /// A pass under way.
@@ -195,7 +204,11 @@ struct State {
     busy: Vec<bool>,
     /// Tiles that have passed each stage, counted in the order of the pass.
     passed: Vec<usize>,
-    ready: VecDeque<ParamTask>,
+    ready: VecDeque<(ParamTask, usize)>,
+    /// Tasks of each stage that are not done, in the order of the pass.
+    tasks: Vec<usize>,
+    /// Stages at the start of the pass whose tasks are all done.
+    settled: usize,
     /// Pieces of work not yet done.
     left: usize,
     /// Workers that sleep until something changes.
@@ -204,25 +217,37 @@ struct State {
     abandoned: bool,
 }
 
+impl State {
+    /// Counts the stages whose tasks are all done.
+    fn settle(&mut self) {
+        while self.tasks.get(self.settled) == Some(&0) {
+            self.settled += 1;
+        }
+    }
+}
+
 /// Looks at the version this often before it sleeps: some microseconds, about what a piece of work lasts.
 const SPINS: usize = 4000;
 
 impl<'a> Run<'a> {
     pub fn new(schedule: &'a Schedule, direction: Direction, num_tiles: usize, workers: usize) -> Self {
         let stages = schedule.stages.len();
-        let tasks: usize = match direction {
-            Direction::Forward => 0,
-            Direction::Backward => schedule.released.iter().map(Vec::len).sum(),
+        let tasks: Vec<usize> = match direction {
+            Direction::Forward => vec![0; stages],
+            Direction::Backward => schedule.released.iter().rev().map(Vec::len).collect(),
         };
-        let state = State {
+        let mut state = State {
             done: vec![0; num_tiles],
             busy: vec![false; num_tiles],
             passed: vec![0; stages],
             ready: VecDeque::new(),
-            left: num_tiles * stages + tasks,
+            left: num_tiles * stages + tasks.iter().sum::<usize>(),
+            tasks,
+            settled: 0,
             sleepers: 0,
             abandoned: false,
         };
+        state.settle();
         let (version, changed) = (AtomicUsize::new(0), Condvar::new());
         Self { schedule, direction, workers, state: Mutex::new(state), version, changed }
     }
@@ -274,12 +299,18 @@ impl<'a> Run<'a> {
     /// Notes that a piece of work is done, and releases what waited for it.
     fn note(&self, state: &mut State, done: &Work) {
         state.left -= 1;
-        if let Work::Stage { tile, stage, .. } = *done {
-            state.busy[tile] = false;
-            state.done[tile] += 1;
-            state.passed[stage] += 1;
-            if self.direction == Direction::Backward && state.passed[stage] == state.busy.len() {
-                state.ready.extend(self.schedule.released[stage].iter().cloned());
+        match *done {
+            Work::Stage { tile, stage, .. } => {
+                state.busy[tile] = false;
+                state.done[tile] += 1;
+                state.passed[stage] += 1;
+                if self.direction == Direction::Backward && state.passed[stage] == state.busy.len() {
+                    state.ready.extend(self.schedule.released[stage].iter().map(|task| (task.clone(), stage)));
+                }
+            }
+            Work::Params { stage, .. } => {
+                state.tasks[self.schedule.stages.len() - 1 - stage] -= 1;
+                state.settle();
             }
         }
         self.version.fetch_add(1, Ordering::Release);
@@ -289,12 +320,14 @@ impl<'a> Run<'a> {
     }
 
     fn pick(&self, state: &mut State, worker: usize) -> Option<Work> {
-        if let Some(task) = state.ready.pop_front() {
-            return Some(Work::Params(task));
+        if let Some((task, stage)) = state.ready.pop_front() {
+            return Some(Work::Params { task, stage });
         }
         let stages = self.schedule.stages.len();
         let num_tiles = state.done.len();
-        let free = |tile: &usize| !state.busy[*tile] && state.done[*tile] < stages;
+        // The tile that lags most is never held up: the tasks that it would wait for are ready or under way.
+        let end = stages.min(state.settled + LEAD);
+        let free = |tile: &usize| !state.busy[*tile] && state.done[*tile] < end;
         let own = |tile: &usize| tile * self.workers / num_tiles == worker;
         let lagging = |tile: &usize| state.done[*tile];
         let tile = (0..num_tiles).filter(own).filter(free).min_by_key(lagging);
@@ -389,7 +422,7 @@ mod tests {
                 assert_eq!(own.collect::<Vec<_>>(), order, "{direction:?}, tile {tile}");
             }
             let tasks = log.iter().enumerate().filter_map(|(at, work)| match work {
-                Work::Params(task) => Some((at, task)),
+                Work::Params { task, .. } => Some((at, task)),
                 Work::Stage { .. } => None,
             });
             let tasks: Vec<_> = tasks.collect();
@@ -401,6 +434,44 @@ mod tests {
                 assert_eq!(passed.count(), tiles, "{task:?} before all tiles had passed");
             }
         }
+    }
+
+    #[test]
+    fn no_tile_is_far_ahead_of_the_tasks() {
+        let parents: Vec<Option<usize>> = (0..40).map(|var| (var > 0).then(|| (var - 1) / 2)).collect();
+        let cats = |_| -> Arc<dyn Distribution> { Categorical::new(3).unwrap() };
+        let tree = hclt(&Tree::from_parents(&parents).unwrap(), 4, cats, HcltOptions::default()).unwrap();
+        let (_, schedule) = schedule(&tree);
+        let stages = schedule.stages.len();
+        assert!(stages > 2 * LEAD);
+        let log = Mutex::new(Vec::new());
+        let run = Run::new(&schedule, Direction::Backward, 6, 3);
+        std::thread::scope(|scope| {
+            for worker in 0..3 {
+                let (run, log) = (&run, &log);
+                scope.spawn(move || {
+                    run.work(worker, |work| {
+                        // Slow tasks: tiles would run away from them. A stage is noted as it begins, a task as it ends.
+                        if let Work::Params { .. } = work {
+                            std::thread::sleep(std::time::Duration::from_micros(200));
+                        }
+                        log.lock().unwrap().push(work.clone());
+                    });
+                });
+            }
+        });
+        let mut undone: Vec<usize> = schedule.released.iter().map(Vec::len).collect();
+        assert!(undone.iter().sum::<usize>() > stages);
+        for work in log.into_inner().unwrap() {
+            match work {
+                Work::Stage { stage, .. } => {
+                    let early = undone.get(stage + LEAD..).unwrap_or_default();
+                    assert!(early.iter().all(|left| *left == 0), "stage {stage} with tasks left: {undone:?}");
+                }
+                Work::Params { stage, .. } => undone[stage] -= 1,
+            }
+        }
+        assert!(undone.iter().all(|left| *left == 0));
     }
 
     #[test]
