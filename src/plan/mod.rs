@@ -246,42 +246,7 @@ impl Plan {
         build::build(circuit, false)
     }
 
-    /// Shows every mention of a value buffer, so that a backend can look for it or give it another place.
-    pub fn for_each_value(&mut self, mut see: impl FnMut(&mut Buffer)) {
-        see(&mut self.root_value);
-        for step in &mut self.steps {
-            match step {
-                Step::Input(input) => see(&mut input.value),
-                Step::Product(product) => {
-                    see(&mut product.value);
-                    for factor in &mut product.factors {
-                        if let FactorSource::Value(buffer) = &mut factor.source {
-                            see(buffer);
-                        }
-                    }
-                }
-                Step::Sum(sum) => {
-                    see(&mut sum.value);
-                    for group in &mut sum.groups {
-                        see(&mut group.panel.buffer);
-                        group.gathered.iter_mut().for_each(|view| see(&mut view.buffer));
-                    }
-                    if let Some(below) = &mut sum.gain_below {
-                        see(&mut below.value);
-                        see(&mut below.panel);
-                    }
-                }
-            }
-        }
-        for used in self.uses.iter_mut().flatten() {
-            if let Use::Sum { gain, panel, .. } = used {
-                see(&mut gain.buffer);
-                see(&mut panel.buffer);
-            }
-        }
-    }
-
-    /// The same for flow buffers.
+    /// Shows every mention of a flow buffer, so that a backend can look for it or give it another place.
     pub fn for_each_flow(&mut self, mut see: impl FnMut(&mut Buffer)) {
         see(&mut self.root_flow);
         self.steps.iter_mut().for_each(|step| step.for_each_flow(&mut see));

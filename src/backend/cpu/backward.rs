@@ -10,7 +10,7 @@ use super::forward::{Pass, one_panel};
 use super::gather::flow_row;
 use super::kernels::product::{Matrix, MatrixMut, multiply, transpose_row};
 use super::kernels::{Isa, multiversion, prefetch};
-use super::products::ROWS_AHEAD;
+use super::products::rows_ahead;
 use super::scaled::ZERO;
 use super::worker::{Phase, Scratch};
 use crate::plan::{Buffer, GainBelow, PlanGroup, ProductStep, Step, SumStep};
@@ -264,7 +264,7 @@ fn spread_below(
         let mut table = None;
         if let Some((var, param)) = below.table {
             let categories = chunk.categories(var);
-            if let Some(&ahead) = categories.get(row + ROWS_AHEAD)
+            if let Some(&ahead) = categories.get(row + rows_ahead(units))
                 // SAFETY: parameters rest while tiles need them.
                 && let Some(ahead) = unsafe { pass.table_row(param, ahead) }
             {

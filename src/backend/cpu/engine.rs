@@ -12,9 +12,9 @@ use super::gather::{Gather, flow_row};
 use super::kernels::multiversion;
 use super::schedule::{Direction, ParamTask, Run, Schedule, Work};
 use super::worker::{Phase, Scratch};
-use super::{backward, forward, products, statistics, tables, weights};
+use super::{backward, forward, statistics, tables, weights};
 use crate::circuit::{ParamId, ParamKind};
-use crate::plan::{Buffer, Step};
+use crate::plan::Buffer;
 
 /// About how many occurrences of categories one task gathers.
 const OCCURRENCES: usize = 4096;
@@ -133,12 +133,8 @@ impl<'a> Engine<'a> {
     }
 
     fn stage_backward(&self, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, stage: usize) {
-        let steps = &self.pass.plan.steps;
-        for i in self.schedule.stages[stage].clone().rev() {
-            if let Some(Step::Product(product)) = self.schedule.recomputed[i].map(|product| &steps[product]) {
-                products::values(self.pass.isa, self.pass, chunk, state, scratch, product);
-            }
-            backward::backward(self.pass, chunk, state, scratch, &steps[i], &self.schedule.tied);
+        for step in self.pass.plan.steps[self.schedule.stages[stage].clone()].iter().rev() {
+            backward::backward(self.pass, chunk, state, scratch, step, &self.schedule.tied);
         }
         for &(table, buffer) in &self.schedule.completed[stage] {
             add_occupancy(self.pass.isa, chunk, state, table, buffer);

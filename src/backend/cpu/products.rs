@@ -124,7 +124,7 @@ impl<'a> AtOnce<'a> {
         for operand in &self.operands[..self.count] {
             factors[count] = match *operand {
                 Operand::Table(block, categories) => {
-                    if let Some(&ahead) = categories.get(row + ROWS_AHEAD)
+                    if let Some(&ahead) = categories.get(row + rows_ahead(units))
                         && ahead != MISSING
                     {
                         prefetch(&block[ahead as usize * units..][..units]);
@@ -181,7 +181,8 @@ impl<'a> FactorRow<'a> {
         match factor.source {
             FactorSource::Table { var, param } => {
                 let categories = chunk.categories(var);
-                if let Some(&ahead) = categories.get(row + ROWS_AHEAD) {
+                let units = pass.circuit.layout().block(param).units();
+                if let Some(&ahead) = categories.get(row + rows_ahead(units)) {
                     // SAFETY: parameters rest while tiles need them.
                     unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
                 }
@@ -278,8 +279,15 @@ fn in_double(
     wide.finish(out)
 }
 
-/// How many rows ahead table rows are asked for: they lie anywhere in a large table.
-pub(super) const ROWS_AHEAD: usize = 2;
+/// How many rows ahead rows are asked for that lie anywhere in a table: so many that they arrive in time, so few that they
+/// are still there when they are needed.
+#[inline(always)]
+pub(super) fn rows_ahead(units: usize) -> usize {
+    (AHEAD_NUMBERS / units.max(1)).clamp(2, 16)
+}
+
+/// 2 KiB.
+const AHEAD_NUMBERS: usize = 512;
 
 /// 2^−40.
 const LOW_WATER: u32 = (127 - 40) << 23;

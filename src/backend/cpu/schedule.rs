@@ -61,8 +61,6 @@ pub(super) struct Schedule {
     pub large_tables: Vec<ParamId>,
     /// For each stage, flow buffers of large tables that are complete after it: (which table, buffer).
     pub completed: Vec<Vec<(usize, Buffer)>>,
-    /// For each step that is a sum, the product whose values it needs in the backward pass and that has to be computed again.
-    pub recomputed: Vec<Option<usize>>,
 }
 
 impl Schedule {
@@ -123,7 +121,6 @@ impl Schedule {
             shared,
             large_tables,
             completed: Vec::new(),
-            recomputed: vec![None; plan.steps.len()],
         };
         let mut start = 0;
         let mut merged = 0;

@@ -9,6 +9,7 @@ use super::chunk::{Chunk, MISSING};
 use super::forward::Pass;
 use super::gather::{Gather, Target, flow_row, kept};
 use super::kernels::{multiversion, prefetch};
+use super::products::rows_ahead;
 use super::worker::{Phase, Scratch};
 use crate::circuit::ParamId;
 use crate::plan::Use;
@@ -174,6 +175,7 @@ multiversion! {
 #[inline(always)]
 fn segment_sum(gather: Gather<'_>, param: ParamId, rows: &[RowAt], segment: &mut [f32], double: &mut Vec<f64>) {
     let uses = &gather.pass.plan.uses[param.index()];
+    let ahead = rows_ahead(segment.len());
     double.clear();
     for (i, rows) in rows.chunks(SINGLE_TERMS).enumerate() {
         if i > 0 {
@@ -186,7 +188,9 @@ fn segment_sum(gather: Gather<'_>, param: ParamId, rows: &[RowAt], segment: &mut
             Use::Sum { .. } => unreachable!("a table is used by inputs"),
         };
         for (j, at) in rows.iter().enumerate() {
-            rows.get(j + 2).map(flows_of).into_iter().for_each(prefetch);
+            if let Some(ahead) = rows.get(j + ahead) {
+                prefetch(flows_of(ahead));
+            }
             let row = flows_of(at);
             if j == 0 {
                 segment.copy_from_slice(row);
