@@ -351,7 +351,7 @@ impl Backend for CpuBackend {
     fn renormalize(&mut self) -> Result<()> {
         self.settle();
         self.is_packed = false;
-        renormalize::renormalize(&self.circuit, &mut self.theta);
+        self.on_a_worker(|backend| renormalize::renormalize(&backend.circuit, &mut backend.theta));
         Ok(())
     }
 

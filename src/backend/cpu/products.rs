@@ -75,8 +75,9 @@ enum Operand<'a> {
     Values(&'a [f32], usize),
 }
 
-/// Factors that are multiplied in one go.
+/// Factors that are multiplied in one go, and values among them.
 const MOST_AT_ONCE: usize = 5;
+const MOST_VALUES: usize = 4;
 
 impl<'a> AtOnce<'a> {
     /// Looked up once for all rows of a tile. `None` where the product is of another kind.
@@ -106,7 +107,7 @@ impl<'a> AtOnce<'a> {
             let at = operands.iter().position(|operand| matches!(operand, Operand::Table(..)))?;
             operands[..=at].rotate_right(1);
         }
-        Some(Self { operands, count, num_tables, units: product.value.units })
+        (count - num_tables <= MOST_VALUES).then_some(Self { operands, count, num_tables, units: product.value.units })
     }
 
     /// One row and its scale; `None` where something might have been lost on the way.
@@ -147,17 +148,23 @@ impl<'a> AtOnce<'a> {
             count += 1;
         }
         let [a, b, c, d, e] = factors;
-        let (seen, largest) = match count {
+        let found = match count {
             2 => multiply_all(out, [a, b]),
             3 => multiply_all(out, [a, b, c]),
             4 => multiply_all(out, [a, b, c, d]),
             5 => multiply_all(out, [a, b, c, d, e]),
             _ => return None, // a copy, or ones
         };
-        if seen.min < DOUBTFUL.to_bits() || (self.num_tables > 1 && largest > LARGEST_FACTOR.to_bits()) {
+        if found.seen.min < DOUBTFUL.to_bits() {
             return None;
         }
-        Some(settle_row(out, seen, scale.unwrap_or(Scale::UNIT)))
+        let scale = settle_row(out, found.seen, scale.unwrap_or(Scale::UNIT));
+        // What `carefully` would rescale on the way, or compute in double precision, is left to it.
+        let is_left = self.num_tables > 1
+            && (found.largest_factor > LARGEST_FACTOR.to_bits()
+                || found.lowest_partial < LOW_WATER
+                || (self.count > 2 && is_needlessly_lossy(scale)));
+        if is_left { None } else { Some(scale) }
     }
 }
 

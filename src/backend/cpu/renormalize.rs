@@ -5,9 +5,11 @@
 //! proportion to the flow it has when everything is missing: a projection. Rows that nothing reaches are divided by
 //! their own sum. In log space and double precision, because Z may be anything. See docs/MATH.md.
 
+use rayon::prelude::*;
+
 use super::log_space::{FlowSink, flow_down};
 use crate::circuit::log_values::{Row, log_values};
-use crate::circuit::{Circuit, ParamId, ParamKind};
+use crate::circuit::{BlockLayout, Circuit, ParamId, ParamKind};
 
 /// Normalises all rows of `theta`.
 pub(super) fn renormalize(circuit: &Circuit, theta: &mut [f32]) {
@@ -16,9 +18,8 @@ pub(super) fn renormalize(circuit: &Circuit, theta: &mut [f32]) {
     let mut rows = SumRows::new(circuit);
     flow_down(circuit, theta, &partition, 1.0, 0.0, &mut rows);
 
-    for ((layout, block), rows) in circuit.layout().blocks().iter().zip(circuit.params()).zip(&rows.blocks) {
-        let theta = &mut theta[layout.values.clone()];
-        match &block.kind {
+    blocks_of(circuit, theta).into_par_iter().zip(circuit.params()).zip(&rows.blocks).for_each(
+        |(((layout, theta), block), rows)| match &block.kind {
             ParamKind::Sum { cols } => {
                 for (row, reached) in theta.chunks_exact_mut(*cols).zip(rows.chunks_exact(*cols)) {
                     if !normalize(row, reached.iter().copied()) {
@@ -29,32 +30,46 @@ pub(super) fn renormalize(circuit: &Circuit, theta: &mut [f32]) {
             }
             ParamKind::Input(distribution) if distribution.is_table() => {
                 let masses = &masses[layout.rows.clone()];
-                for row in theta.chunks_exact_mut(layout.units()) {
+                let units = layout.units();
+                theta.par_chunks_exact_mut(units).with_min_len(PARALLEL_NUMBERS.div_ceil(units)).for_each(|row| {
                     for (p, &mass) in row.iter_mut().zip(masses).filter(|(_, mass)| **mass > 0.0) {
                         *p = (f64::from(*p) / mass) as f32;
                     }
-                }
+                });
             }
             ParamKind::Input(_) => {} // a density is normalised by its form
-        }
+        },
+    );
+}
+
+/// Numbers that are worth a task of their own.
+const PARALLEL_NUMBERS: usize = 32_768;
+
+/// The parameters cut into their blocks, which follow each other.
+fn blocks_of<'a>(circuit: &'a Circuit, mut theta: &'a mut [f32]) -> Vec<(&'a BlockLayout, &'a mut [f32])> {
+    let mut blocks = Vec::with_capacity(circuit.params().len());
+    for layout in circuit.layout().blocks() {
+        let (block, rest) = theta.split_at_mut(layout.values.len());
+        blocks.push((layout, block));
+        theta = rest;
     }
+    blocks
 }
 
 /// The mass of each input row: the sum of a table's, 1 of a density's. One number per param row.
 fn input_masses(circuit: &Circuit, theta: &[f32]) -> Vec<f64> {
-    let mut masses = vec![1.0; circuit.layout().num_rows()];
-    for (layout, block) in circuit.layout().blocks().iter().zip(circuit.params()) {
-        if let ParamKind::Input(distribution) = &block.kind
-            && distribution.is_table()
-        {
-            let masses = &mut masses[layout.rows.clone()];
-            masses.fill(0.0);
+    let blocks = circuit.layout().blocks().par_iter().zip(circuit.params());
+    let masses = blocks.map(|(layout, block)| match &block.kind {
+        ParamKind::Input(distribution) if distribution.is_table() => {
+            let mut masses = vec![0.0; layout.units()];
             for row in theta[layout.values.clone()].chunks_exact(layout.units()) {
                 masses.iter_mut().zip(row).for_each(|(mass, &p)| *mass += f64::from(p));
             }
+            masses
         }
-    }
-    masses
+        _ => vec![1.0; layout.rows.len()],
+    });
+    masses.collect::<Vec<_>>().concat()
 }
 
 /// For each block of weights, Σ over its uses of F(n)·θ[n,c]·Z(c)/Z(n), with F the flow when everything is missing.

@@ -126,26 +126,40 @@ pub(super) fn multiply_rows(out: &mut [f32], a: &[f32], b: &[f32]) -> Multiplied
     Multiplied { seen: Extremes { max, min }, lost }
 }
 
-/// out = the product of all factors, unit by unit, from the first to the last. The extremes of the results, and the largest number
-/// of any factor as bits.
+/// What a product of several rows found, all as bits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MultipliedAll {
+    /// Largest and smallest result.
+    pub seen: Extremes,
+    /// The largest number of any factor.
+    pub largest_factor: u32,
+    /// The partial products, from two factors to all but one, each have a largest number: the smallest of these, and
+    /// `u32::MAX` where there are two factors.
+    pub lowest_partial: u32,
+}
+
+/// out = the product of all factors, unit by unit, from the first to the last.
 #[inline(always)]
-pub(super) fn multiply_all<const N: usize>(out: &mut [f32], factors: [&[f32]; N]) -> (Extremes, u32) {
+pub(super) fn multiply_all<const N: usize>(out: &mut [f32], factors: [&[f32]; N]) -> MultipliedAll {
     assert!(factors.iter().all(|factor| factor.len() == out.len()), "factors have as many units as their product");
-    let (mut max, mut min, mut largest) = (0, u32::MAX, 0);
+    let (mut min, mut largest_factor) = (u32::MAX, 0);
+    // The largest number after each factor.
+    let mut max = [0; N];
     for (i, out) in out.iter_mut().enumerate() {
         let mut product = 1.0;
-        for (nth, factor) in factors.iter().enumerate() {
+        for (factor, max) in factors.iter().zip(&mut max) {
             // SAFETY: all are as long as `out`. With a check in the loop the compiler would do the last units of a row one by one,
             // which in a short row are all of them.
             let factor = unsafe { *factor.get_unchecked(i) };
-            product = if nth == 0 { factor } else { product * factor };
-            largest = largest.max(factor.to_bits());
+            product *= factor;
+            *max = product.to_bits().max(*max);
+            largest_factor = largest_factor.max(factor.to_bits());
         }
         *out = product;
-        max = max.max(product.to_bits());
         min = min.min(product.to_bits());
     }
-    (Extremes { max, min }, largest)
+    let lowest_partial = max[1..N - 1].iter().copied().min().unwrap_or(u32::MAX);
+    MultipliedAll { seen: Extremes { max: max[N - 1], min }, largest_factor, lowest_partial }
 }
 
 /// Whether a row can stay as it is: no entry above 1, the largest not far below, none to be dropped.
@@ -277,6 +291,29 @@ mod tests {
         assert!(!multiply_into(&mut [1.0, 0.0], &[1.0, 1e-25]).lost);
         assert!(multiply_rows(&mut [0.0; 2], &[1.0, 1e-25], &[1.0, 1e-25]).lost);
         assert!(!multiply_rows(&mut [0.0; 2], &[1.0, 0.0], &[1.0, 1e-25]).lost);
+    }
+
+    #[test]
+    fn many_factors_are_multiplied_in_their_order() {
+        let mut rng = crate::rng::Rng::new(6);
+        for len in [0, 1, 7, 16, 31, 64, 67] {
+            let rows: [Vec<f32>; 4] = std::array::from_fn(|_| (0..len).map(|_| rng.uniform() as f32 * 3.0).collect());
+            let expected: Vec<f32> = (0..len).map(|i| rows.iter().map(|row| row[i]).product()).collect();
+            let mut out = vec![f32::NAN; len];
+            let found = multiply_all(&mut out, rows.each_ref().map(|row| &row[..]));
+            assert_eq!(out, expected);
+            let largest = |values: &[f32]| values.iter().copied().fold(0.0, f32::max).to_bits();
+            let smallest = expected.iter().map(|x| x.to_bits()).min().unwrap_or(u32::MAX);
+            assert_eq!((found.seen.max, found.seen.min), (largest(&expected), smallest), "{len} units");
+            assert_eq!(found.largest_factor, largest(&rows.concat()), "{len} units");
+            let partial = |count: usize| -> Vec<f32> {
+                (0..len).map(|i| rows[..count].iter().map(|row| row[i]).product()).collect()
+            };
+            let lowest = largest(&partial(2)).min(largest(&partial(3)));
+            assert_eq!(found.lowest_partial, lowest, "{len} units");
+            let two = multiply_all(&mut out, [&rows[0], &rows[1]]);
+            assert_eq!((two.lowest_partial, out), (u32::MAX, partial(2)), "{len} units");
+        }
     }
 
     #[test]

@@ -352,7 +352,8 @@ impl Drop for Abandon<'_, '_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::{Barrier, Mutex};
 
     use super::*;
     use crate::circuit::{Categorical, Distribution};
@@ -475,9 +476,23 @@ mod tests {
     fn when_a_worker_dies_the_others_stop() {
         let (_, schedule) = schedule(&tree());
         let run = Run::new(&schedule, Direction::Forward, 2, 2);
+        // Each has a piece of work before either goes on: otherwise the other might do all of it first.
+        let both_at_work = Barrier::new(2);
+        let is_met = AtomicBool::new(false);
         let died = std::thread::scope(|scope| {
-            let doomed = scope.spawn(|| run.work(0, |_| panic!("a worker dies")));
-            let other = scope.spawn(|| run.work(1, |_| ()));
+            let doomed = scope.spawn(|| {
+                run.work(0, |_| {
+                    both_at_work.wait();
+                    panic!("a worker dies");
+                });
+            });
+            let other = scope.spawn(|| {
+                run.work(1, |_| {
+                    if !is_met.swap(true, Ordering::Relaxed) {
+                        both_at_work.wait();
+                    }
+                });
+            });
             (doomed.join().is_err(), other.join().is_ok())
         });
         assert_eq!(died, (true, true));
