@@ -167,7 +167,7 @@ pub struct MemoryEstimate {
     pub parameters: u64,
     /// What the optimizer keeps: flows, momentum, moments, one number a param row.
     pub optimizer: u64,
-    /// Values and flows of the rows that are worked on at once.
+    /// Values and flows of the rows that are worked on at once, on the CPU.
     pub activations: u64,
     /// Rows on their way.
     pub pipeline: u64,

@@ -22,7 +22,7 @@ use crate::circuit::{Circuit, ParamId};
 /// A buffer `[rows × units]` with one scale per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
-    /// Units in the buffers before it: rows × `at` is where it starts.
+    /// Units before it: rows × `at` is where it starts.
     pub at: usize,
     /// Numbers per row.
     pub units: usize,
@@ -226,7 +226,7 @@ pub struct Plan {
     pub uses: Vec<Vec<Use>>,
     /// Numbers per row in all value buffers.
     pub value_units: usize,
-    /// Numbers per row in all flow buffers.
+    /// Numbers per row in the memory of all flow buffers.
     pub flow_units: usize,
     /// Scales per row.
     pub num_scales: usize,

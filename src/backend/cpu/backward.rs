@@ -2,6 +2,8 @@
 //!
 //! For a sum with flow F and value v, G = F/v; then the flow of what it mixes is v_panel ⊙ (G·W), and the flow of its
 //! weights W ⊙ (Gᵀ·v_panel), which `weights` sums over all rows. A product passes its flow to every factor.
+//!
+//! Where a flow buffer is written here, whoever had its memory before is done with it (`sharing`).
 
 use std::ops::Range;
 

@@ -77,7 +77,7 @@ impl<'a> Gather<'a> {
                 }
                 Use::Input { flow, .. } => (*flow, 0),
             };
-            // SAFETY: the caller's: nobody writes to complete flows.
+            // SAFETY: the caller's, and nobody writes to complete flows before the tasks that read them are done.
             let row = unsafe { flow_row(chunk, buffer, chunk.rows.len()) };
             into.iter_mut().zip(&row[start..]).for_each(|(sum, &flow)| *sum += f64::from(flow));
         }
@@ -105,7 +105,8 @@ pub(super) const NEGLIGIBLE: f32 = 1e-30;
 /// One row of a flow buffer.
 ///
 /// # Safety
-/// All contributions to the buffer are in.
+/// All contributions to the buffer are in, and its memory is not yet another's (`sharing`): a task of its stage is not done, or
+/// the step that reads it.
 pub(super) unsafe fn flow_row(chunk: &Chunk, buffer: Buffer, row: usize) -> &[f32] {
     // SAFETY: the caller's.
     unsafe { chunk.flows.get(chunk.row(buffer, row)) }

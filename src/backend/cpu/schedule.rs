@@ -8,8 +8,9 @@
 //! for the end of the pass.
 //!
 //! The rules that others rely on: a tile is worked on by one thread at a time; a released block is read and
-//! written by its own tasks only, each on its own rows; in the backward pass a tile starts a stage only when the tasks of all
-//! stages that are [`LEAD`] or more before it are done, so that what those tasks read may be written over (`sharing`).
+//! written by its own tasks only, each on its own rows; a value buffer whose stage every tile has passed is not written again, but
+//! for the one that transient sums share, which only the thread that has the tile looks at; in the backward pass a tile starts a stage only when the tasks of all
+//! stages that are [`LEAD`] or more before it are done, so that the flows that those tasks read may be written over (`sharing`).
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -322,7 +323,7 @@ impl<'a> Run<'a> {
         }
         let stages = self.schedule.stages.len();
         let num_tiles = state.done.len();
-        // The tile that lags most is never held up: the tasks that it would wait for are ready or under way.
+        // Nobody waits for ever: what the tile that lags most would wait for is ready or under way.
         let end = stages.min(state.settled + LEAD);
         let free = |tile: &usize| !state.busy[*tile] && state.done[*tile] < end;
         let own = |tile: &usize| tile * self.workers / num_tiles == worker;

@@ -183,7 +183,7 @@ fn segment_sum(gather: Gather<'_>, param: ParamId, rows: &[RowAt], segment: &mut
             double.iter_mut().zip(segment.iter()).for_each(|(d, &s)| *d += f64::from(s));
         }
         let flows_of = |at: &RowAt| match uses[at.usage as usize] {
-            // SAFETY: every tile is done with the nodes that use the table, so their flows are final.
+            // SAFETY: every tile is done with the nodes that use the table, so their flows are final; they stay until this is done.
             Use::Input { flow, .. } => unsafe { flow_row(&gather.chunks[at.chunk as usize], flow, at.row as usize) },
             Use::Sum { .. } => unreachable!("a table is used by inputs"),
         };
