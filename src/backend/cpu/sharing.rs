@@ -6,7 +6,7 @@
 //! only on how many rows the memory budget then holds.
 //!
 //! (To do the same with the values of products, which the backward pass could compute again, was tried: a third less once more, but
-//! slower by a twentieth.)
+//! slower by 3 to 11 % with 64 latents.)
 
 use std::collections::BTreeMap;
 
