@@ -3,7 +3,7 @@
 //! For a sum with flow F and value v, G = F/v; then the flow of what it mixes is v_panel ⊙ (G·W), and the flow of its
 //! weights W ⊙ (Gᵀ·v_panel), which `weights` sums over all rows. A product passes its flow to every factor.
 //!
-//! Where a flow buffer is written here, whoever had its memory before is done with it (`sharing`).
+//! Where a flow buffer is written here, whoever had its memory before is done with it (`flow_memory`).
 
 use std::ops::Range;
 
@@ -11,8 +11,7 @@ use super::chunk::{Chunk, TileState};
 use super::forward::{Pass, one_panel};
 use super::gather::flow_row;
 use super::kernels::product::{Matrix, MatrixMut, multiply, transpose_row};
-use super::kernels::{Isa, multiversion, prefetch};
-use super::products::rows_ahead;
+use super::kernels::{Isa, multiversion, prefetch, rows_ahead};
 use super::scaled::ZERO;
 use super::worker::{Phase, Scratch};
 use crate::plan::{Buffer, GainBelow, PlanGroup, ProductStep, Step, SumStep};

@@ -105,7 +105,7 @@ pub(super) const NEGLIGIBLE: f32 = 1e-30;
 /// One row of a flow buffer.
 ///
 /// # Safety
-/// All contributions to the buffer are in, and its memory is not yet another's (`sharing`): a task of its stage is not done, or
+/// All contributions to the buffer are in, and its memory is not yet another's (`flow_memory`): a task of its stage is not done, or
 /// the step that reads it.
 pub(super) unsafe fn flow_row(chunk: &Chunk, buffer: Buffer, row: usize) -> &[f32] {
     // SAFETY: the caller's.

@@ -9,6 +9,7 @@ mod backward;
 mod buffers;
 mod chunk;
 mod engine;
+mod flow_memory;
 mod forward;
 mod gather;
 mod kernel_cases;
@@ -23,7 +24,6 @@ mod renormalize;
 mod scaled;
 mod schedule;
 mod shared;
-mod sharing;
 mod statistics;
 mod step;
 mod tables;
@@ -39,11 +39,11 @@ use std::sync::{Arc, Mutex};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+pub use self::flow_memory::bytes_per_row;
 #[doc(hidden)]
 pub use self::kernel_cases::{KernelCase, kernel_cases};
 pub use self::kernels::{Isa, IsaCap, Precision};
 pub use self::reference::reference_gemm;
-pub use self::sharing::bytes_per_row;
 
 use self::buffers::{FlowBuffer, with_flows};
 use self::chunk::Chunk;
@@ -149,7 +149,7 @@ impl CpuBackend {
             .thread_name(|i| format!("anemone-cpu-{i}"))
             .build()
             .map_err(|e| Error::option(format!("cannot start {:?} threads: {e}", options.threads)))?;
-        let (plan, schedule) = sharing::plan(&circuit);
+        let (plan, schedule) = flow_memory::plan(&circuit);
         let micro_batch = (options.memory_budget / plan.bytes_per_row()).clamp(1, LARGEST_MICRO_BATCH);
         let packed = schedule.tied.iter().map(|tied| tied.map(|_| PackedWeights::default())).collect();
         let cats = |param| circuit.layout().block(param).values_per_row;

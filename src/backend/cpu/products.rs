@@ -9,7 +9,7 @@
 use super::chunk::{Chunk, MISSING, TileState};
 use super::forward::Pass;
 use super::kernels::product::transpose_row;
-use super::kernels::{multiversion, prefetch};
+use super::kernels::{multiversion, prefetch, rows_ahead};
 use super::scaled::{
     DOUBTFUL, Extremes, Scale, extremes, is_needlessly_lossy, multiply_all, multiply_into, multiply_rows, settle_row,
     underflow_loss,
@@ -285,16 +285,6 @@ fn in_double(
     }
     wide.finish(out)
 }
-
-/// How many rows ahead rows are asked for that lie anywhere in a table: so many that they arrive in time, so few that they
-/// are still there when they are needed.
-#[inline(always)]
-pub(super) fn rows_ahead(units: usize) -> usize {
-    (AHEAD_NUMBERS / units.max(1)).clamp(2, 16)
-}
-
-/// 2 KiB.
-const AHEAD_NUMBERS: usize = 512;
 
 /// 2^−40.
 const LOW_WATER: u32 = (127 - 40) << 23;

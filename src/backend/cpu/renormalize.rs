@@ -8,6 +8,7 @@
 use rayon::prelude::*;
 
 use super::log_space::{FlowSink, flow_down};
+use super::update::ELEMENTS;
 use crate::circuit::log_values::{Row, log_values};
 use crate::circuit::{BlockLayout, Circuit, ParamId, ParamKind};
 
@@ -31,7 +32,7 @@ pub(super) fn renormalize(circuit: &Circuit, theta: &mut [f32]) {
             ParamKind::Input(distribution) if distribution.is_table() => {
                 let masses = &masses[layout.rows.clone()];
                 let units = layout.units();
-                theta.par_chunks_exact_mut(units).with_min_len(PARALLEL_NUMBERS.div_ceil(units)).for_each(|row| {
+                theta.par_chunks_exact_mut(units).with_min_len(ELEMENTS.div_ceil(units)).for_each(|row| {
                     for (p, &mass) in row.iter_mut().zip(masses).filter(|(_, mass)| **mass > 0.0) {
                         *p = (f64::from(*p) / mass) as f32;
                     }
@@ -41,9 +42,6 @@ pub(super) fn renormalize(circuit: &Circuit, theta: &mut [f32]) {
         },
     );
 }
-
-/// Numbers that are worth a task of their own.
-const PARALLEL_NUMBERS: usize = 32_768;
 
 /// The parameters cut into their blocks, which follow each other.
 fn blocks_of<'a>(circuit: &'a Circuit, mut theta: &'a mut [f32]) -> Vec<(&'a BlockLayout, &'a mut [f32])> {

@@ -10,7 +10,7 @@
 //! The rules that others rely on: a tile is worked on by one thread at a time; a released block is read and
 //! written by its own tasks only, each on its own rows; a value buffer whose stage every tile has passed is not written again, but
 //! for the one that transient sums share, which only the thread that has the tile looks at; in the backward pass a tile starts a stage only when the tasks of all
-//! stages that are [`LEAD`] or more before it are done, so that the flows that those tasks read may be written over (`sharing`).
+//! stages that are [`LEAD`] or more before it are done, so that the flows that those tasks read may be written over (`flow_memory`).
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;

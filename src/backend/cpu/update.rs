@@ -296,7 +296,7 @@ pub(super) fn ascend(theta: &mut [f32], gradient: &[f32], rate: f64) {
 }
 
 /// Numbers that are worth a task of their own.
-const ELEMENTS: usize = 32_768;
+pub(super) const ELEMENTS: usize = 32_768;
 
 /// No log-weight moves further in one step: e^20 is 5e8, far beyond any useful step and far inside `f32`.
 const LARGEST_MOVE: f32 = 20.0;

@@ -165,6 +165,16 @@ pub(super) fn prefetch(row: &[f32]) {
     let _ = row;
 }
 
+/// How many rows ahead rows are asked for that lie anywhere in a table: so many that they arrive in time, so few that they
+/// are still there when they are needed.
+#[inline(always)]
+pub(super) fn rows_ahead(units: usize) -> usize {
+    (AHEAD_NUMBERS / units.max(1)).clamp(2, 16)
+}
+
+/// 2 KiB.
+const AHEAD_NUMBERS: usize = 512;
+
 /// out\[m × width\] (+)= left\[m × depth\] · right\[depth × width\], for a fixed number m of rows.
 ///
 /// Arguments: depth; left and a distance; right, `width` numbers for each step of depth, and the distance of steps; out and the
