@@ -83,6 +83,8 @@ pub fn large_cases() -> Vec<Case> {
         Case::new("large hmm", hmm(24, 16, Categorical::new(2000).unwrap(), Tying::Homogeneous).unwrap()),
         Case::new("wordy hmm", hmm(6, 16, Categorical::new(6000).unwrap(), Tying::Homogeneous).unwrap()),
         cases::learned_tree("large hclt", 16, 5, HcltOptions::default()),
+        // Wider than what is multiplied as it lies.
+        cases::learned_tree("wide hclt", 40, 5, HcltOptions::default()),
         cases::chunked_trees(12, 16, 5),
     ]
 }

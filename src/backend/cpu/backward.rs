@@ -342,5 +342,5 @@ fn add_tied(
         unsafe { (&chunk.values.get(chunk.span(sum.value))[group.start..], chunk.values.get(chunk.view(group.panel))) };
     let gains = Matrix::new(gains, rows, group.units, sum.value.units);
     let values = Matrix::new(values, rows, group.panel.units, group.panel.buffer.units);
-    state.tied[index].add(pass.arithmetic, gains, values, &mut scratch.flow);
+    state.tied[index].sums.add(pass.arithmetic, gains, values, &mut scratch.flow);
 }

@@ -1,6 +1,7 @@
 //! A tile of rows and its working memory: values, flows and scales of every buffer in the plan.
 //!
-//! How rows are cut into tiles depends on the batch alone, never on the number of threads, so the bits do not either.
+//! How rows are cut into tiles depends on the batch alone, so the bits do not depend on the number of threads; where the cut does
+//! not show in the bits either, there are tiles for all threads and no more than that ([`lanes`]).
 //! Tiles are independent of each other; within a tile the steps of the plan run one after the other, on whatever
 //! thread. Values and flows are read by other threads as soon as they are final (`schedule`).
 
@@ -9,8 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::buffers::tiles as tiles_of;
 use super::kernels::Arithmetic;
-use super::kernels::flow_sums::{FlowScratch, FlowSums};
-use super::kernels::product::Matrix;
+use super::kernels::flow_sums::{FlowSums, SHORT_DEPTH};
 use super::scaled::{NO_LOSS, Scale};
 use super::schedule::Schedule;
 use super::shared::SharedBuffer;
@@ -56,83 +56,22 @@ pub(super) struct TileState {
     pub occupancy: Vec<Vec<f64>>,
 }
 
-/// Gᵀ·values of one block over the rows of a lane. In double precision beyond a few thousand rows: values of discrete
-/// data repeat, so that the rounding of a long sum in single precision does not average out.
+/// Gᵀ·values of one block over the rows of a lane.
 #[derive(Default)]
 pub(super) struct TiedFlows {
-    /// Rows and columns of the block.
-    shape: (usize, usize),
     /// Flows of the marginal row, added up over the nodes: top-down probabilities. Zero where the lane has no such row.
     pub top_down: Vec<f64>,
-    single: FlowSums,
-    double: Vec<f64>,
-    /// G and values of few rows at a time, `[waiting × rows]` and `[waiting × cols]`: a product of a few rows would
-    /// spend its time on loading and storing the sum.
-    waiting: usize,
-    gains: Vec<f32>,
-    values: Vec<f32>,
+    pub sums: FlowSums,
 }
 
-/// Rows that are added up in single precision.
-pub(super) const FLUSH_ROWS: usize = 2048;
-
-/// Rows that are multiplied at once, at the least.
-const ENOUGH_ROWS: usize = 64;
-
-/// Rows that wait at the most.
-const MOST_WAITING: usize = 128;
+/// Rows of several nodes that are multiplied at once: more would leave the second cache no room for the weights.
+const TIED_DEPTH: usize = 128;
 
 impl TiedFlows {
-    fn prepare(&mut self, arithmetic: Arithmetic, shape: (usize, usize)) {
-        self.shape = shape;
+    fn prepare(&mut self, arithmetic: Arithmetic, (rows, cols): (usize, usize)) {
         self.top_down.clear();
-        self.top_down.resize(shape.0, 0.0);
-        self.single.prepare(arithmetic, shape.0, shape.1);
-        self.double.clear();
-        self.double.resize(shape.0 * shape.1, 0.0);
-        self.waiting = 0;
-    }
-
-    /// Adds gainsᵀ·values.
-    pub fn add(&mut self, arithmetic: Arithmetic, gains: Matrix<'_>, values: Matrix<'_>, scratch: &mut FlowScratch) {
-        let rows = gains.num_rows();
-        if rows >= ENOUGH_ROWS {
-            self.single.add(arithmetic, gains, values, scratch);
-        } else {
-            if self.waiting + rows > MOST_WAITING {
-                self.multiply_waiting(arithmetic, scratch);
-            }
-            let (gain_cols, value_cols) = self.shape;
-            self.gains.resize(MOST_WAITING * gain_cols, 0.0);
-            self.values.resize(MOST_WAITING * value_cols, 0.0);
-            gains.copy_rows_to(&mut self.gains[self.waiting * gain_cols..]);
-            values.copy_rows_to(&mut self.values[self.waiting * value_cols..]);
-            self.waiting += rows;
-        }
-        if self.single.pending() >= FLUSH_ROWS {
-            self.single.flush(&mut self.double);
-        }
-    }
-
-    fn multiply_waiting(&mut self, arithmetic: Arithmetic, scratch: &mut FlowScratch) {
-        if self.waiting > 0 {
-            let (gain_cols, value_cols) = self.shape;
-            let gains = Matrix::new(&self.gains, self.waiting, gain_cols, gain_cols);
-            let values = Matrix::new(&self.values, self.waiting, value_cols, value_cols);
-            self.single.add(arithmetic, gains, values, scratch);
-            self.waiting = 0;
-        }
-    }
-
-    /// Adds what still waits: nothing more will come.
-    pub fn finish(&mut self, arithmetic: Arithmetic, scratch: &mut FlowScratch) {
-        self.multiply_waiting(arithmetic, scratch);
-        self.single.flush(&mut self.double);
-    }
-
-    /// The sum of all products, once it is finished.
-    pub fn total(&self) -> &[f64] {
-        &self.double
+        self.top_down.resize(rows, 0.0);
+        self.sums.prepare(arithmetic, rows, cols, TIED_DEPTH);
     }
 }
 
@@ -237,13 +176,28 @@ impl Chunk {
     }
 }
 
-/// How the rows of a micro-batch are cut: into lanes, and each lane into tiles. A function of circuit and batch alone.
+/// How the rows of a micro-batch are cut: into lanes, and each lane into tiles. A function of circuit and batch alone, and of a
+/// number of threads only where one is given, because there the cut does not show in the results.
 ///
 /// At least four lanes to share where there are rows enough, and no more rows than keep the operands of a matrix product
 /// in the second cache. Where a tile goes forwards and back at once (`Schedule::is_released_at_end`), it has no more rows
 /// than the last cache holds the values of, if those are enough for a matrix product; the tiles of a lane follow each
 /// other in the same memory.
-pub(super) fn lanes(num_rows: usize, plan: &Plan, is_round_trip: bool) -> Vec<Vec<Range<usize>>> {
+pub(super) fn lanes(
+    num_rows: usize,
+    plan: &Plan,
+    is_round_trip: bool,
+    threads: Option<usize>,
+) -> Vec<Vec<Range<usize>>> {
+    if let Some(threads) = threads
+        && num_rows >= LEAST_LANES * SHORT_DEPTH
+    {
+        // Weights are packed for every tile: the fewer the better, if there are enough for all threads. Multiples of what is
+        // multiplied at once, so that sums over rows do not depend on it.
+        let wide = 2 * SHORT_DEPTH;
+        let rows = if num_rows.div_ceil(wide) >= threads { wide } else { SHORT_DEPTH };
+        return tiles_of(num_rows, rows).map(|tile| vec![tile]).collect();
+    }
     let most = if is_round_trip { MOST_LANES } else { usize::MAX };
     let count = num_rows.div_ceil(MOST_TILE_ROWS).clamp(num_rows.clamp(1, LEAST_LANES), most);
     let resident = RESIDENT_BYTES / (4 * plan.value_units.max(1));

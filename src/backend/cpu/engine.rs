@@ -90,7 +90,7 @@ impl<'a> Engine<'a> {
                 self.stage_backward(chunk, state, scratch, *stage);
                 scratch.clock.lap(Phase::Backward);
                 if *last {
-                    state.tied.iter_mut().for_each(|flows| flows.finish(self.pass.arithmetic, &mut scratch.flow));
+                    self.finish_sums(state, scratch);
                     scratch.clock.lap(Phase::Flows);
                 }
             }
@@ -126,7 +126,7 @@ impl<'a> Engine<'a> {
             if let Some(last) = lane.last() {
                 // What still waits is multiplied here, where all lanes are at work.
                 let state = &mut *lock(last);
-                state.tied.iter_mut().for_each(|flows| flows.finish(self.pass.arithmetic, &mut scratch.flow));
+                self.finish_sums(state, scratch);
                 scratch.clock.lap(Phase::Flows);
             }
         });
@@ -151,7 +151,7 @@ impl<'a> Engine<'a> {
                     let rows_per_task = (32_768 / cols).max(1);
                     let tasks = super::buffers::tiles(block.units, rows_per_task).collect();
                     self.for_each(tasks, |rows: Range<usize>, scratch| {
-                        self.tied_total(gather.chunks, index, rows.start * cols..rows.end * cols, scratch);
+                        self.tied_total(gather.chunks, index, rows.clone(), *cols, scratch);
                         scratch.clock.lap(Phase::Flows);
                         let Scratch { single, top_down, .. } = scratch;
                         weights::apply(gather, &ParamTask { param, rows }, single, top_down);
@@ -168,15 +168,22 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Part of Gᵀ·values of a block, over all lanes in their order, into `scratch.single`.
-    fn tied_total(&self, chunks: &[Chunk], index: usize, part: Range<usize>, scratch: &mut Scratch) {
+    /// Multiplies what still waits for the sums of a tile.
+    fn finish_sums(&self, state: &mut TileState, scratch: &mut Scratch) {
+        for flows in &mut state.tied {
+            flows.sums.finish(self.pass.arithmetic, &mut scratch.flow);
+        }
+    }
+
+    /// Some rows of Gᵀ·values of a block, over all lanes in their order, into `scratch.single`.
+    fn tied_total(&self, chunks: &[Chunk], index: usize, rows: Range<usize>, cols: usize, scratch: &mut Scratch) {
         let total = &mut scratch.double;
         total.clear();
-        total.resize(part.len(), 0.0);
+        total.resize(rows.len() * cols, 0.0);
         for chunk in chunks {
             // Only the last tile of a lane has the lane's sums.
             if let Some(flows) = lock(chunk).tied.get(index) {
-                total.iter_mut().zip(&flows.total()[part.clone()]).for_each(|(sum, part)| *sum += part);
+                flows.sums.add_to(rows.clone(), total);
             }
         }
         scratch.single.clear();

@@ -53,7 +53,7 @@ fn matrix_cases(arithmetic: Arithmetic, set: &str, units: usize) -> Vec<KernelCa
 
     let (gains, values) = (ones(ROWS * units), ones(ROWS * units));
     let (mut sums, mut scratch) = (FlowSums::default(), FlowScratch::default());
-    sums.prepare(arithmetic, units, units);
+    sums.prepare(arithmetic, units, units, ROWS);
     let flows = Box::new(move || {
         let (gains, values) = (Matrix::new(&gains, ROWS, units, units), Matrix::new(&values, ROWS, units, units));
         sums.add(arithmetic, gains, values, &mut scratch);

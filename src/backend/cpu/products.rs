@@ -148,11 +148,15 @@ impl<'a> AtOnce<'a> {
             count += 1;
         }
         let [a, b, c, d, e] = factors;
-        let found = match count {
-            2 => multiply_all(out, [a, b]),
-            3 => multiply_all(out, [a, b, c]),
-            4 => multiply_all(out, [a, b, c, d]),
-            5 => multiply_all(out, [a, b, c, d, e]),
+        let found = match (count, self.num_tables > 1) {
+            (2, false) => multiply_all::<2, false>(out, [a, b]),
+            (3, false) => multiply_all::<3, false>(out, [a, b, c]),
+            (4, false) => multiply_all::<4, false>(out, [a, b, c, d]),
+            (5, false) => multiply_all::<5, false>(out, [a, b, c, d, e]),
+            (2, true) => multiply_all::<2, true>(out, [a, b]),
+            (3, true) => multiply_all::<3, true>(out, [a, b, c]),
+            (4, true) => multiply_all::<4, true>(out, [a, b, c, d]),
+            (5, true) => multiply_all::<5, true>(out, [a, b, c, d, e]),
             _ => return None, // a copy, or ones
         };
         if found.seen.min < DOUBTFUL.to_bits() {

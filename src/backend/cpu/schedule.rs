@@ -24,7 +24,8 @@ use crate::plan::{Buffer, Plan, Step, Use};
 /// Rows of a weight matrix that one task owns: enough that packing what they are multiplied with costs little.
 const WEIGHT_ROWS: usize = 256;
 
-/// Blocks with fewer rows, those of a root, are gathered with the shared ones: then an HMM has no others.
+/// Blocks with fewer rows, those of a root, are gathered with the shared ones where no others are released: then an HMM
+/// has none that are.
 const FEW_ROWS: usize = 2;
 
 /// Stages without released blocks that are done in one go.
@@ -71,6 +72,11 @@ impl Schedule {
         self.released.iter().all(Vec::is_empty)
     }
 
+    /// Whether no sum over rows is taken tile by tile: then tiles may be cut in any way, and the bits are the same.
+    pub fn is_free_of_tiles(&self) -> bool {
+        self.tied_shapes.is_empty() && self.large_tables.is_empty()
+    }
+
     pub fn new(circuit: &Circuit, plan: &Plan) -> Self {
         let mut tied = vec![None; circuit.params().len()];
         let mut tied_shapes = Vec::new();
@@ -79,11 +85,16 @@ impl Schedule {
         let mut release_at: Vec<(usize, ParamTask)> = Vec::new();
         let mut large_tables = Vec::new();
         let mut complete_at: Vec<(usize, (usize, Buffer))> = Vec::new();
+        let is_released = |param: ParamId| {
+            let block = &circuit.params()[param.index()];
+            block.units >= FEW_ROWS && matches!(plan.uses[param.index()][..], [Use::Sum { .. }])
+        };
+        let fewest_rows = if circuit.param_ids().any(is_released) { 1 } else { FEW_ROWS };
         for param in circuit.param_ids() {
             let block = &circuit.params()[param.index()];
             let uses = &plan.uses[param.index()];
             match (&block.kind, &uses[..]) {
-                (ParamKind::Sum { .. }, [Use::Sum { gain, .. }]) if block.units >= FEW_ROWS => {
+                (ParamKind::Sum { .. }, [Use::Sum { gain, .. }]) if block.units >= fewest_rows => {
                     let step = plan.steps.iter().position(|s| matches!(s, Step::Sum(s) if s.value == gain.buffer));
                     let step = step.expect("a sum has a step");
                     release_at.extend(tiles(block.units, WEIGHT_ROWS).map(|rows| (step, ParamTask { param, rows })));

@@ -239,7 +239,9 @@ impl CpuBackend {
     /// Working memory for some rows, cut into tiles. How many tiles each lane has.
     fn prepare_chunks(&mut self, batch: &Batch, rows: Range<usize>, with_flows: bool, marginal: bool) -> Vec<usize> {
         let is_round_trip = with_flows && self.schedule.is_released_at_end();
-        let lanes = lanes(rows.len(), &self.plan, is_round_trip);
+        let is_free = !self.schedule.is_released_at_end() && self.schedule.is_free_of_tiles();
+        let threads = is_free.then(|| self.pool.current_num_threads());
+        let lanes = lanes(rows.len(), &self.plan, is_round_trip, threads);
         let tiles: Vec<(bool, Range<usize>)> =
             lanes.iter().flat_map(|lane| lane.iter().enumerate().map(|(i, tile)| (i == 0, tile.clone()))).collect();
         let last = tiles.len() - 1;

@@ -162,8 +162,8 @@ multiversion! {
         = segment_sum;
     /// flows = keep·flows + segment + θ·missing; either of the last two may be empty.
     fn add_category(theta: &[f32], flows: &mut [f32], segment: &[f32], missing: &[f32], keep: f32) = category_sum;
-    /// sums += row.
-    fn add_row(sums: &mut [f32], row: &[f32]) = row_sum;
+    /// Adds θ and flows of a category to the sums over the columns of the table.
+    fn add_columns(sums: &mut [Vec<f32>; 2], theta: &[f32], flows: &[f32]) = column_sum;
     /// θ' = keep·θ + take·F + add.
     pub(super) fn move_category(theta: &mut [f32], flows: &[f32], moves: &Moves) = category_move;
     /// flows = keep·flows + segment, and θ' = keep·θ + take·F + add.
@@ -192,7 +192,8 @@ fn segment_sum(gather: Gather<'_>, param: ParamId, rows: &[RowAt], segment: &mut
             }
             let row = flows_of(at);
             if j == 0 {
-                segment.copy_from_slice(row);
+                // A sum with zero, which changes nothing, instead of a copy: that would be a call.
+                segment.iter_mut().zip(row).for_each(|(s, f)| *s = f + 0.0);
             } else {
                 segment.iter_mut().zip(row).for_each(|(s, f)| *s += f);
             }
@@ -216,8 +217,12 @@ fn category_sum(theta: &[f32], flows: &mut [f32], segment: &[f32], missing: &[f3
 }
 
 #[inline(always)]
-fn row_sum(sums: &mut [f32], row: &[f32]) {
-    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+fn column_sum([theta_sums, flow_sums]: &mut [Vec<f32>; 2], theta: &[f32], flows: &[f32]) {
+    let sums = theta_sums.iter_mut().zip(flow_sums);
+    for ((p, f), (theta_sum, flow_sum)) in theta.iter().zip(flows).zip(sums) {
+        *theta_sum += p;
+        *flow_sum += f;
+    }
 }
 
 #[inline(always)]
@@ -296,8 +301,7 @@ pub(super) fn add_range(
                 let flows = unsafe { target.get_mut(cells(layout.stats.start)) };
                 add_category(isa, theta, flows, segment, missing, gather.keep);
                 if gather.fused.is_some() {
-                    add_row(isa, &mut columns.single[0], theta);
-                    add_row(isa, &mut columns.single[1], flows);
+                    add_columns(isa, &mut columns.single, theta, flows);
                     if cat % SINGLE_CATS == SINGLE_CATS - 1 {
                         columns.flush();
                     }

@@ -1,6 +1,5 @@
 //! Flows and update of weight matrices: W ⊙ Σ over uses and tiles of Gᵀ·v_panel.
 
-use super::chunk::FLUSH_ROWS;
 use super::gather::{Gather, Target, kept};
 use super::kernels::multiversion;
 use super::kernels::product::Matrix;
@@ -8,6 +7,9 @@ use super::schedule::ParamTask;
 use super::update::Coefficients;
 use super::worker::{Phase, Scratch};
 use crate::plan::Use;
+
+/// Rows that are multiplied at once.
+const DEPTH: usize = 256;
 
 /// Some rows of a block that one node uses.
 pub(super) fn run(gather: Gather<'_>, task: &ParamTask, scratch: &mut Scratch) {
@@ -17,27 +19,17 @@ pub(super) fn run(gather: Gather<'_>, task: &ParamTask, scratch: &mut Scratch) {
         unreachable!("the schedule releases blocks of one use")
     };
     let arithmetic = gather.pass.arithmetic;
-    scratch.sums.prepare(arithmetic, rows, cols);
-    scratch.double.clear();
+    scratch.sums.prepare(arithmetic, rows, cols, DEPTH);
     for chunk in gather.chunks.iter().filter(|chunk| !chunk.rows.is_empty()) {
         // SAFETY: every tile has passed this node, so G and the panel are final.
         let (gains, values) = unsafe { (chunk.values.get(chunk.view(gain)), chunk.values.get(chunk.view(panel))) };
         let gains = Matrix::new(&gains[task.rows.start..], chunk.rows.len(), rows, gain.buffer.units);
         let values = Matrix::new(values, chunk.rows.len(), cols, panel.buffer.units);
         scratch.sums.add(arithmetic, gains, values, &mut scratch.flow);
-        if scratch.sums.pending() >= FLUSH_ROWS {
-            scratch.double.resize(rows * cols, 0.0);
-            scratch.sums.flush(&mut scratch.double);
-        }
     }
+    scratch.sums.finish(arithmetic, &mut scratch.flow);
     scratch.single.resize(rows * cols, 0.0);
-    if scratch.double.is_empty() {
-        scratch.single.fill(0.0); // where no tile has a row
-        scratch.sums.write(&mut scratch.single);
-    } else {
-        scratch.sums.flush(&mut scratch.double);
-        scratch.single.iter_mut().zip(&scratch.double).for_each(|(s, &d)| *s = d as f32);
-    }
+    scratch.sums.write(0..rows, &mut scratch.single);
     scratch.clock.lap(Phase::Flows);
     let Scratch { single, clock, top_down, .. } = scratch;
     apply(gather, task, single, top_down);

@@ -99,6 +99,11 @@ impl Arithmetic {
         Self { isa, precision, unit: Unit::Model }
     }
 
+    /// Whether f32 tiles multiply.
+    pub(super) fn is_by_vectors(self) -> bool {
+        self.unit == Unit::Vectors
+    }
+
     /// Rounds the numbers of an operand that f32 tiles will multiply. `low` becomes what rounding took away, as long as
     /// `values`, where the precision uses it.
     pub(super) fn round(self, values: &mut [f32], low: &mut Vec<f32>) {

@@ -29,27 +29,28 @@ impl<'a> Matrix<'a> {
         Self { data, rows, cols, stride }
     }
 
-    pub fn num_rows(&self) -> usize {
-        self.rows
-    }
-
     /// The same rows one right after the other: copied, if they lie further apart.
     pub(super) fn close(self, copy: &'a mut Vec<f32>) -> Self {
         if self.stride == self.cols {
             return self;
         }
         copy.resize(self.rows * self.cols, 0.0);
-        self.copy_rows_to(copy);
+        self.copy_rows_to(copy, self.cols);
         Self { data: copy, stride: self.cols, ..self }
     }
 
-    /// Copies all rows, one after the other.
-    pub fn copy_rows_to(&self, to: &mut [f32]) {
-        let rows = to.chunks_exact_mut(self.cols).zip(0..self.rows);
+    /// Some of the rows.
+    pub(super) fn part(self, rows: Range<usize>) -> Self {
+        Self::new(&self.data[rows.start * self.stride..], rows.len(), self.cols, self.stride)
+    }
+
+    /// Copies all rows to places that are `stride` apart.
+    pub(super) fn copy_rows_to(&self, to: &mut [f32], stride: usize) {
+        let rows = to.chunks_mut(stride).zip(0..self.rows);
         match self.cols {
             // A length that the compiler knows becomes a few moves, where others become calls.
             32 => rows.for_each(|(to, row)| to[..32].copy_from_slice(&self.row(row)[..32])),
-            _ => rows.for_each(|(to, row)| to.copy_from_slice(self.row(row))),
+            cols => rows.for_each(|(to, row)| to[..cols].copy_from_slice(self.row(row))),
         }
     }
 
@@ -107,17 +108,7 @@ impl Packed {
             self.tiled.right(arithmetic, source);
             return;
         }
-        let (depth, width) = (self.depth, self.width);
-        let whole = source.cols / width * width;
-        copy_blocks(arithmetic.isa, source, 0..whole, &mut self.data, width);
-        if whole < source.cols {
-            // The last panel, filled up with zeros.
-            let panel = &mut self.data[whole * depth..];
-            for (row, to) in panel.chunks_exact_mut(width).enumerate() {
-                to[..source.cols - whole].copy_from_slice(&source.row(row)[whole..]);
-                to[source.cols - whole..].fill(0.0);
-            }
-        }
+        copy_panels(arithmetic.isa, source, &mut self.data, self.width, self.depth * self.width);
         arithmetic.round(&mut self.data, &mut self.low);
     }
 
@@ -165,7 +156,7 @@ impl Packed {
     }
 
     /// Panel `index` of the numbers, or of what rounding took away.
-    pub(super) fn panel(&self, part: Part, index: usize) -> &[f32] {
+    fn panel(&self, part: Part, index: usize) -> &[f32] {
         let data = match part {
             Part::High => &self.data,
             Part::Low => &self.low,
@@ -189,42 +180,51 @@ pub(super) fn terms(arithmetic: Arithmetic) -> &'static [(Part, Part)] {
 }
 
 multiversion! {
-    /// Copies some columns of a matrix, in blocks of `width` of them: one block after the other, each `[rows × width]`.
-    pub(super) fn copy_blocks(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32], width: usize) = copy_blocks_body;
+    /// Copies the columns of a matrix in panels of `width`, each `[rows × width]` and `distance` from the one before; the last is
+    /// filled up with zeros.
+    pub(super) fn copy_panels(source: Matrix<'_>, to: &mut [f32], width: usize, distance: usize) = copy_panels_body;
 }
 
 #[inline(always)]
-fn copy_blocks_body(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32], width: usize) {
+fn copy_panels_body(source: Matrix<'_>, to: &mut [f32], width: usize, distance: usize) {
     // Widths that the compiler knows become a few moves, where others become calls.
     match width {
-        2 => copy_blocks_of::<2>(source, cols, to),
-        3 => copy_blocks_of::<3>(source, cols, to),
-        4 => copy_blocks_of::<4>(source, cols, to),
-        5 => copy_blocks_of::<5>(source, cols, to),
-        6 => copy_blocks_of::<6>(source, cols, to),
-        12 => copy_blocks_of::<12>(source, cols, to),
-        16 => copy_blocks_of::<16>(source, cols, to),
-        32 => copy_blocks_of::<32>(source, cols, to),
+        16 => copy_whole_panels::<16>(source, to, distance),
+        32 => copy_whole_panels::<32>(source, to, distance),
         _ => {
-            for (row, block) in (0..source.rows).flat_map(|row| (0..cols.len() / width).map(move |b| (row, b))) {
-                let from = &source.row(row)[cols.start + block * width..][..width];
-                to[(block * source.rows + row) * width..][..width].copy_from_slice(from);
+            for (row, panel) in (0..source.rows).flat_map(|row| (0..source.cols / width).map(move |p| (row, p))) {
+                let from = &source.row(row)[panel * width..][..width];
+                to[panel * distance + row * width..][..width].copy_from_slice(from);
+            }
+        }
+    }
+    let whole = source.cols / width;
+    let rest = source.cols - whole * width;
+    if rest > 0 {
+        for row in 0..source.rows {
+            let to = &mut to[whole * distance + row * width..][..width];
+            to[..rest].copy_from_slice(&source.row(row)[whole * width..]);
+            to[rest..].fill(0.0);
+        }
+    }
+}
+
+/// A few rows at a time: row by row, writes would go on in as many places as there are panels, which lie so that they push each
+/// other out of the first cache; panel by panel, reads would.
+#[inline(always)]
+fn copy_whole_panels<const WIDTH: usize>(source: Matrix<'_>, to: &mut [f32], distance: usize) {
+    for first in (0..source.rows).step_by(ROWS_AT_ONCE) {
+        let rows = first..source.rows.min(first + ROWS_AT_ONCE);
+        for panel in 0..source.cols / WIDTH {
+            let to = &mut to[panel * distance..];
+            for row in rows.clone() {
+                to[row * WIDTH..][..WIDTH].copy_from_slice(&source.row(row)[panel * WIDTH..][..WIDTH]);
             }
         }
     }
 }
 
-/// Row by row: reads go straight on, and writes go on in as many places as there are blocks.
-#[inline(always)]
-fn copy_blocks_of<const WIDTH: usize>(source: Matrix<'_>, cols: Range<usize>, to: &mut [f32]) {
-    let size = source.rows * WIDTH;
-    for row in 0..source.rows {
-        let from = source.row(row)[cols.clone()].chunks_exact(WIDTH);
-        for (from, to) in from.zip(to.chunks_exact_mut(size)) {
-            to[row * WIDTH..][..WIDTH].copy_from_slice(from);
-        }
-    }
-}
+const ROWS_AT_ONCE: usize = 4;
 
 /// to[i, h] = from[h, i] for a matrix `from` of so many columns.
 #[inline(always)]
@@ -257,8 +257,8 @@ const DEPTH: usize = 1024;
 /// A row this long is copied before use: rows a multiple of 4 KiB apart would push each other out of the cache.
 const LONG_ROW: usize = 512;
 
-/// Rows up to this long are multiplied as they lie where the product goes over all of them.
-pub(super) const SHORT_ROW: usize = 32;
+/// Rows up to this long are multiplied as they lie however far apart they are.
+const SHORT_ROW: usize = 32;
 
 /// Rows that are copied at once, and stay in the second cache. A multiple of the heights of all tiles.
 const COPIED_ROWS: usize = 48;
@@ -331,7 +331,30 @@ fn multiply_rows(
     steps: Range<usize>,
 ) {
     let tiles = arithmetic.isa.tiles();
-    let depth = steps.len();
+    let (depth, width) = (steps.len(), tiles.width);
+    if let [_] = terms(arithmetic)
+        && cols.is_multiple_of(width)
+    {
+        assert!((rows - 1) * stride + depth <= from[0].len(), "rows of the left operand");
+        assert!((rows - 1) * out_stride + cols <= out.len(), "rows of the result");
+        for col in (0..cols).step_by(width) {
+            let panel = &right.panel(Part::High, col / width)[steps.start * width..steps.end * width];
+            let mut row = 0;
+            while row < rows {
+                let height = next_height(rows - row, tiles.height());
+                // SAFETY: the instruction set is there because `isa` is. `panel` holds `depth` steps of whole columns, and the lines
+                // above see to the rows of the left operand and of the result.
+                unsafe {
+                    let left = from[0].as_ptr().add(row * stride);
+                    let to = out.as_mut_ptr().add(row * out_stride + col);
+                    let add = steps.start > 0;
+                    tiles.strided[height - 1](depth, left, stride, panel.as_ptr(), width, to, out_stride, add);
+                }
+                row += height;
+            }
+        }
+        return;
+    }
     let terms = terms(arithmetic);
     for col in (0..cols).step_by(tiles.width) {
         let mut row = 0;
