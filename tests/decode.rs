@@ -140,7 +140,7 @@ fn rows(decoder: &ImageDecoder, folder: &Path, split: &str) -> Table {
 fn factorised_log_likelihood(folder: &Path, spec: &ImageSpec) -> f64 {
     let decoder = ImageDecoder::new(spec.clone()).unwrap();
     let [train, test] = ["train", "test"].map(|split| rows(&decoder, folder, split));
-    let (num_vars, cats) = (train.num_vars(), spec.color.categories() as usize);
+    let (num_vars, cats) = (train.num_vars(), spec.categories() as usize);
     let category = |table: &Table, row: usize, var: usize| table.values().category(row * num_vars + var).unwrap();
     let total = train.num_rows() as f64 + 0.1 * cats as f64;
     let per_variable = (0..num_vars).into_par_iter().map(|var| {
@@ -161,7 +161,7 @@ fn pixels_have_the_likelihoods_that_others_found() {
     for (color, expected, tolerance) in
         [(Color::Rgb, -4209.6, 0.06), (Color::YcocgR, -3705.9, 0.06), (Color::Ycocg, -3360.7, 0.2)]
     {
-        let found = factorised_log_likelihood(&folder, &ImageSpec { patch: Some(16), color, size: None });
+        let found = factorised_log_likelihood(&folder, &ImageSpec { patch: Some(16), color, levels: None, size: None });
         assert!((found - expected).abs() < tolerance, "{color:?}: {found}");
     }
 }
@@ -169,7 +169,7 @@ fn pixels_have_the_likelihoods_that_others_found() {
 #[test]
 fn digits_have_the_likelihood_that_others_found() {
     let Some(folder) = data("mnist") else { return };
-    let spec = ImageSpec { patch: None, color: Color::Grey, size: Some((28, 28)) };
+    let spec = ImageSpec { patch: None, color: Color::Grey, levels: None, size: Some((28, 28)) };
     let found = factorised_log_likelihood(&folder, &spec);
     assert!((found - -917.7).abs() < 0.06, "{found}");
 }

@@ -94,6 +94,32 @@ const PIXELS: [(u32, u32); 16] = {
 };
 
 #[test]
+fn a_mixture_of_trees_draws_in_the_levels_that_it_learned() {
+    let (folder, _) = pictures();
+    let dir = folder.path();
+    let pipeline = std::fs::read_to_string(dir.join("p.toml")).unwrap();
+    let pipeline = pipeline.replace("patch = 4", "patch = 4\ncolor = 'rgb'\nlevels = 3");
+    std::fs::write(dir.join("q.toml"), pipeline.replace("latents = 3", "latents = 2\ncomponents = 4")).unwrap();
+    let seen = printed(dir, &["check", "q.toml"]);
+    assert!(seen.contains("levels=3") && seen.contains("3 categories"), "{seen}");
+    printed(dir, &["train", "q.toml", "--out", "mixture", "--quiet"]);
+    let resolved = std::fs::read_to_string(dir.join("mixture/resolved.toml")).unwrap();
+    assert!(resolved.contains("levels = 3") && resolved.contains("components = 4"), "{resolved}");
+    printed(dir, &["sample", "mixture", "--rows", "16", "--scale", "1", "--out", "three.png"]);
+    let mosaic = png(&dir.join("three.png"));
+    let tiles = (0..4).flat_map(|line| (0..4).map(move |column| (line, column)));
+    let pixels = tiles.flat_map(|tile| PIXELS.map(|pixel| tile_pixel(&mosaic, 1, tile, pixel)));
+    let mut shades: Vec<u8> = pixels.flatten().collect();
+    shades.sort_unstable();
+    shades.dedup();
+    assert_eq!(shades, [0, 128, 255]);
+    // Rows of other levels are other rows.
+    let again =
+        ["train", "q.toml", "--out", "mixture", "--resume", "--set", "learn.epochs=3", "--set", "decode.levels=4"];
+    refused(dir, &[(&again, 4, "levels")]);
+}
+
+#[test]
 fn pictures_are_drawn_and_completed() {
     let (folder, held_out) = pictures();
     let dir = folder.path();

@@ -39,7 +39,7 @@ fn shape(spec: &PipelineSpec) -> RowShape {
         DecodeKind::Image => {
             let (patch, color) = (decode.patch.unwrap(), decode.color.unwrap());
             let grid = Some(vec![patch, patch, color.channels()]);
-            RowShape { grid, ..categories(patch * patch * color.channels(), color.categories()) }
+            RowShape { grid, ..categories(patch * patch * color.channels(), decode.image().categories()) }
         }
         DecodeKind::Rows => match &spec.source.synthetic {
             Some(synthetic) => categories(synthetic.num_vars, synthetic.cats),
@@ -63,9 +63,8 @@ fn rows(shape: &RowShape) -> Batch {
 /// The same model with few latents, so that a test stays quick; the structure is what is looked at.
 fn small(mut spec: PipelineSpec) -> PipelineSpec {
     match &mut spec.circuit.model {
-        ModelSpec::Hmm { latents, .. } | ModelSpec::Hclt { latents, .. } | ModelSpec::MonarchHmm { latents, .. } => {
-            *latents = 4;
-        }
+        ModelSpec::Hmm { latents, .. } | ModelSpec::MonarchHmm { latents, .. } => *latents = 4,
+        ModelSpec::Hclt { latents, components, .. } => (*latents, *components) = (4, (*components).min(3)),
         ModelSpec::Pd(pd) | ModelSpec::Pdhclt(pd) => pd.latents = 4,
         ModelSpec::RatSpn { latents, .. } => *latents = 4,
         ModelSpec::File { .. } => {}
@@ -85,7 +84,7 @@ fn every_pipeline_builds_a_circuit_and_an_optimizer_for_its_rows() {
         let circuit = std::sync::Arc::new(circuit.unwrap_or_else(|e| panic!("{name}: {e}")));
         assert_eq!(circuit.num_vars(), shape.num_vars, "{name}");
         circuit.check_batch(&sample).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let params = initial_params(&spec.circuit, &circuit).unwrap();
+        let params = initial_params(&spec.circuit, &circuit, Some(&sample)).unwrap();
         let mut backend = CpuBackend::new(circuit.clone(), &params, &CpuOptions::default()).unwrap();
         spec.learn.optimizer.build(&mut backend).unwrap_or_else(|e| panic!("{name}: {e}"));
         let memory = estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, 1 << 30, spec.pipeline.memory);

@@ -68,7 +68,7 @@ async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
     }
     let budget = machine.memory_budget() as u64;
     let memory = estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory);
-    inputs.build_learner(spec, &circuit, machine)?;
+    inputs.build_learner(spec, &circuit, machine).await?;
     Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, memory })
 }
 

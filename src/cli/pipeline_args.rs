@@ -123,7 +123,7 @@ mod tests {
             ["--data", "a.parquet", "b.parquet", "--model", "hclt", "--latents", "8", "--optimizer", "full-batch-em"];
         let understood = parse(&args).unwrap().understand().unwrap();
         assert_eq!(understood.spec.source.files, ["a.parquet", "b.parquet"]);
-        assert_eq!(understood.spec.circuit.model, ModelSpec::Hclt { latents: 8, tie_inputs: false });
+        assert_eq!(understood.spec.circuit.model, ModelSpec::Hclt { latents: 8, components: 1, tie_inputs: false });
         assert!(matches!(understood.spec.learn.optimizer, OptimizerSpec::FullBatchEm(_)));
         assert_eq!(understood.name, "hclt");
         for (args, words) in [

@@ -10,7 +10,7 @@ use clap::Args;
 use super::rows_args::{categories, stored_pipeline};
 use crate::data::{Batch, Column};
 use crate::decode::Decoder;
-use crate::decode::image::{Color, ImageDecoder, ImageSpec};
+use crate::decode::image::ImageDecoder;
 use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::learner::model::Model;
@@ -90,8 +90,7 @@ impl View {
         match (decode.kind, tokenizer) {
             (Some(DecodeKind::Image), Some(_)) => Err(Error::option("--tokenizer: rows of this model are pictures")),
             (Some(DecodeKind::Image), None) => {
-                let color = decode.color.unwrap_or(Color::YcocgR);
-                let decoder = ImageDecoder::new(ImageSpec { patch: decode.patch, color, size: decode.size })?;
+                let decoder = ImageDecoder::new(decode.image())?;
                 let here = decoder.shape().num_vars;
                 if here != num_vars {
                     return Err(Error::option(format!(

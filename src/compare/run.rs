@@ -296,7 +296,7 @@ impl Running<'_> {
         let mut inputs = self.inputs.clone();
         inputs.batch.seed = seed;
         let circuit = Arc::new(inputs.build_circuit(&shared).await?);
-        let (mut placed, _) = inputs.build_learner(&shared, &circuit, &self.options.machine)?;
+        let (mut placed, _) = inputs.build_learner(&shared, &circuit, &self.options.machine).await?;
         let mut point = Point::default();
         if let Some(valid) = &inputs.valid {
             let score = async |batch| placed.backend.log_likelihoods(&batch);

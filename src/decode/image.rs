@@ -3,7 +3,8 @@
 //! An image is cut into square patches, row by row, and every patch is a row; what is left over at the right and at the
 //! bottom is dropped. Without patches, all images have the one size that is given, and an image is a row. Variables are
 //! `[height, width, channels]`, channel fastest. Pixels have 8 bits: 16-bit images are reduced, alpha is dropped, grey images
-//! become colours or colours grey as asked. An image that cannot be decoded, or is too small, is a bad record.
+//! become colours or colours grey as asked. Grey and RGB may have fewer shades than 256: a pixel becomes the nearest of so
+//! many, evenly spaced from black to full. An image that cannot be decoded, or is too small, is a bad record.
 //!
 //! [`ImageDecoder::colours`] is the way back, for whoever wants to look at rows. The colour transforms are in `ycocg`; `image`
 //! reads files here and writes them in `mosaic`, and nowhere else.
@@ -29,6 +30,9 @@ const MAX_SIDE: usize = 1 << 16;
 /// Bytes that decoding one image may take: a header is a few bytes long and can claim anything.
 const MAX_BYTES: u64 = 512 << 20;
 
+/// Shades of a channel of 8 bits.
+pub const MAX_LEVELS: u32 = 256;
+
 /// How images become rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,9 +42,32 @@ pub struct ImageSpec {
     pub patch: Option<usize>,
     /// What the channels are.
     pub color: Color,
+    /// Shades of a channel, from 2 to 256, for grey and RGB; without it 256. Log-likelihoods of rows with different levels
+    /// are not comparable.
+    #[serde(default)]
+    pub levels: Option<u32>,
     /// Height and width that every image must have. Needed where there are no patches.
     #[serde(default)]
     pub size: Option<(usize, usize)>,
+}
+
+impl ImageSpec {
+    /// Categories of every channel.
+    pub fn categories(&self) -> u32 {
+        self.levels.unwrap_or(self.color.categories())
+    }
+
+    /// Refuses levels that there cannot be; an `Err` says why.
+    pub(crate) fn check_levels(&self) -> std::result::Result<(), String> {
+        match self.levels {
+            Some(_) if !self.color.has_levels() => Err(format!(
+                "has no meaning for color = \"{}\"; say color = \"grey\" or \"rgb\", or leave it out",
+                self.color.name()
+            )),
+            Some(levels) if !(2..=MAX_LEVELS).contains(&levels) => Err(format!("must be in 2..={MAX_LEVELS}")),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What the channels of a pixel are.
@@ -51,9 +78,9 @@ pub enum Color {
     YcocgR,
     /// Luma and chroma in 256 bins each, with loss.
     Ycocg,
-    /// Red, green and blue, 256 categories each.
+    /// Red, green and blue, 256 categories each, or as many as there are levels.
     Rgb,
-    /// One channel of 256 categories; colours are weighted 0.2126, 0.7152, 0.0722.
+    /// One channel of 256 categories, or as many as there are levels; colours are weighted 0.2126, 0.7152, 0.0722.
     Grey,
 }
 
@@ -66,13 +93,18 @@ impl Color {
         }
     }
 
-    /// Categories of every channel.
+    /// Categories of every channel, where all shades are kept.
     pub fn categories(self) -> u32 {
         match self {
             Self::YcocgR => YCOCG_R_CATEGORIES,
             Self::Ycocg => YCOCG_BINS,
-            Self::Rgb | Self::Grey => 256,
+            Self::Rgb | Self::Grey => MAX_LEVELS,
         }
+    }
+
+    /// Whether a channel is a scale of shades, which can be made coarser.
+    pub fn has_levels(self) -> bool {
+        matches!(self, Self::Rgb | Self::Grey)
     }
 
     fn name(self) -> &'static str {
@@ -115,10 +147,13 @@ impl ImageDecoder {
         if tile.0 > height || tile.1 > width {
             return Err(Error::option(format!("patch = {}: larger than the images, {height}×{width}", tile.0)));
         }
+        if let Err(why) = spec.check_levels() {
+            return Err(Error::option(format!("levels = {}: {why}", spec.categories())));
+        }
         let channels = spec.color.channels();
         let shape = RowShape {
             num_vars: tile.0 * tile.1 * channels,
-            values: ValueKind::Categories(spec.color.categories()),
+            values: ValueKind::Categories(spec.categories()),
             grid: Some(vec![tile.0, tile.1, channels]),
         };
         Ok(Self { spec, tile, shape })
@@ -130,13 +165,15 @@ impl ImageDecoder {
     }
 
     /// Red, green and blue of every pixel of a row, `[height × width]`. Takes any categories, such as a circuit draws: what
-    /// no colour maps to becomes the nearest one. Without loss for rows that [`Decoder::decode`] made, except in lossy YCoCg.
+    /// no colour maps to becomes the nearest one. Without loss for rows that [`Decoder::decode`] made, except in lossy YCoCg
+    /// and where there are fewer levels than 256.
     pub fn colours(&self, row: &[u32]) -> Vec<[u8; 3]> {
         let byte = |category: u32| category.min(255) as u8;
+        let shade = |category: u32| shade(category, self.spec.categories());
         let pixels = row.as_chunks::<3>().0.iter();
         match self.spec.color {
-            Color::Grey => row.iter().map(|&category| [byte(category); 3]).collect(),
-            Color::Rgb => pixels.map(|pixel| pixel.map(byte)).collect(),
+            Color::Grey => row.iter().map(|&category| [shade(category); 3]).collect(),
+            Color::Rgb => pixels.map(|pixel| pixel.map(shade)).collect(),
             Color::Ycocg => pixels.map(|pixel| ycocg_inverse(ycocg_from_bins(pixel.map(byte)))).collect(),
             Color::YcocgR => {
                 let narrow = |category: u32| category.min(YCOCG_R_CATEGORIES - 1) as u16;
@@ -215,7 +252,10 @@ impl Decoder for ImageDecoder {
     fn identity(&self) -> String {
         let patch = self.spec.patch.map(|patch| format!(" patch={patch}")).unwrap_or_default();
         let size = self.spec.size.map(|(height, width)| format!(" size={height}x{width}")).unwrap_or_default();
-        format!("image color={}{patch}{size}", self.spec.color.name())
+        // All 256 are not named, however they were asked for: rows are the same.
+        let levels = self.spec.levels.filter(|&levels| levels != MAX_LEVELS);
+        let levels = levels.map(|levels| format!(" levels={levels}")).unwrap_or_default();
+        format!("image color={}{levels}{patch}{size}", self.spec.color.name())
     }
 
     fn expansion(&self) -> u64 {
@@ -225,7 +265,9 @@ impl Decoder for ImageDecoder {
     fn decode(&self, piece: &Piece) -> Result<Decoded> {
         let (column, bad) = match self.spec.color {
             Color::Rgb | Color::Grey => {
-                let (rows, bad) = self.rows(piece, |rows, line| rows.extend_from_slice(line))?;
+                let levels: [u8; 256] = std::array::from_fn(|byte| nearest_level(byte as u8, self.spec.categories()));
+                let level = |&byte: &u8| levels[usize::from(byte)];
+                let (rows, bad) = self.rows(piece, |rows, line| rows.extend(line.iter().map(level)))?;
                 (Column::U8(rows), bad)
             }
             Color::Ycocg => {
@@ -249,6 +291,17 @@ struct Pixels {
     width: usize,
     /// `[height × width × channels]`, channel fastest.
     bytes: Vec<u8>,
+}
+
+/// The nearest of so many shades, evenly spaced from 0 to 255.
+fn nearest_level(byte: u8, levels: u32) -> u8 {
+    ((u32::from(byte) * (levels - 1) * 2 + 255) / 510) as u8
+}
+
+/// A shade of so many as a byte, the way back from [`nearest_level`].
+fn shade(level: u32, levels: u32) -> u8 {
+    let last = levels - 1;
+    ((level.min(last) * 510 + last) / (2 * last)) as u8
 }
 
 fn colours(line: &[u8]) -> impl Iterator<Item = [u8; 3]> + '_ {
@@ -296,7 +349,17 @@ mod tests {
     use crate::error::ErrorKind;
 
     fn decoder(color: Color, patch: impl Into<Option<usize>>, size: impl Into<Option<(usize, usize)>>) -> ImageDecoder {
-        ImageDecoder::new(ImageSpec { patch: patch.into(), color, size: size.into() }).unwrap()
+        with_levels(color, None, patch, size)
+    }
+
+    fn with_levels(
+        color: Color,
+        levels: impl Into<Option<u32>>,
+        patch: impl Into<Option<usize>>,
+        size: impl Into<Option<(usize, usize)>>,
+    ) -> ImageDecoder {
+        let (levels, patch, size) = (levels.into(), patch.into(), size.into());
+        ImageDecoder::new(ImageSpec { patch, color, levels, size }).unwrap()
     }
 
     fn encode(image: impl Into<DynamicImage>, format: ImageFormat) -> Vec<u8> {
@@ -377,6 +440,55 @@ mod tests {
         let grey = GrayImage::from_fn(6, 4, |x, y| Luma([(40 * x + y) as u8]));
         let want: Vec<[u8; 3]> = grey.pixels().map(|pixel| [pixel.0[0]; 3]).collect();
         assert_eq!(back(Color::Grey, grey.into()), want);
+    }
+
+    #[test]
+    fn fewer_levels_are_the_nearest_shades_from_black_to_white() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let file = png(GrayImage::from_raw(256, 1, bytes.clone()).unwrap());
+        for levels in [2, 3, 5, 16, 100, 255, 256] {
+            let decoder = with_levels(Color::Grey, levels, None, (1, 256));
+            assert_eq!(decoder.shape.values, ValueKind::Categories(levels));
+            let Column::U8(row) = rows(&decoder, &[&file]) else { panic!("bytes") };
+            assert_eq!((row[0], u32::from(row[255])), (0, levels - 1));
+            let shades: Vec<u8> =
+                decoder.colours(&(0..levels).collect::<Vec<_>>()).into_iter().map(|[grey, ..]| grey).collect();
+            assert_eq!((shades[0], shades[levels as usize - 1]), (0, 255));
+            for (&byte, &level) in bytes.iter().zip(&row) {
+                let away = |shade: u8| f64::from(shade.abs_diff(byte));
+                let nearest = shades.iter().map(|&shade| away(shade)).fold(f64::INFINITY, f64::min);
+                // Shades are rounded to bytes, by half a step at most.
+                assert!(away(shades[usize::from(level)]) <= nearest + 1.0, "{byte} is level {level} of {levels}");
+            }
+        }
+        let three = with_levels(Color::Rgb, 3, 1, None);
+        let file = png(RgbImage::from_raw(2, 1, vec![0, 63, 64, 191, 192, 255]).unwrap());
+        assert_eq!(rows(&three, &[&file]), Column::U8(vec![0, 0, 1, 1, 2, 2]));
+        assert_eq!(three.colours(&[0, 1, 2]), [[0, 128, 255]]);
+    }
+
+    #[test]
+    fn levels_of_all_256_shades_change_nothing() {
+        let file = png(GrayImage::from_raw(256, 1, (0..=255).collect()).unwrap());
+        assert_eq!(rows(&with_levels(Color::Grey, 256, 1, None), &[&file]), Column::U8((0..=255).collect()));
+        assert_eq!(
+            with_levels(Color::Grey, 256, 4, None).identity(),
+            with_levels(Color::Grey, None, 4, None).identity()
+        );
+    }
+
+    #[test]
+    fn levels_that_cannot_be_are_refused() {
+        for (color, levels, words) in [
+            (Color::Grey, 1, "levels = 1: must be in 2..=256"),
+            (Color::Rgb, 257, "levels = 257: must be in 2..=256"),
+            (Color::Ycocg, 16, "levels = 16: has no meaning for color = \"ycocg\""),
+        ] {
+            let error =
+                ImageDecoder::new(ImageSpec { patch: Some(4), color, levels: Some(levels), size: None }).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Option);
+            assert!(error.to_string().contains(words), "{error}");
+        }
     }
 
     #[test]
@@ -479,7 +591,7 @@ mod tests {
             (None, Some((1, MAX_SIDE + 1))),
             (Some(usize::MAX), None),
         ] {
-            let error = ImageDecoder::new(ImageSpec { patch, color: Color::Rgb, size }).unwrap_err();
+            let error = ImageDecoder::new(ImageSpec { patch, color: Color::Rgb, levels: None, size }).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Option, "{error}");
         }
         let error = decoder(Color::Rgb, 1, None).decode(&lists(Column::U8(vec![1]), &[1])).unwrap_err();
@@ -490,6 +602,7 @@ mod tests {
     fn the_decoder_is_named_with_all_that_decides_its_rows() {
         assert_eq!(decoder(Color::YcocgR, 16, None).identity(), "image color=ycocg-r patch=16");
         assert_eq!(decoder(Color::Grey, None, (28, 30)).identity(), "image color=grey size=28x30");
+        assert_eq!(with_levels(Color::Grey, 16, 28, None).identity(), "image color=grey levels=16 patch=28");
         let spec: ImageSpec = serde_json::from_str(r#"{"patch": 16, "color": "ycocg-r", "size": [32, 32]}"#).unwrap();
         assert_eq!(ImageDecoder::new(spec).unwrap().identity(), "image color=ycocg-r patch=16 size=32x32");
         for color in [Color::YcocgR, Color::Ycocg, Color::Rgb, Color::Grey] {

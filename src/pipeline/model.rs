@@ -11,14 +11,14 @@ use serde::Serialize;
 
 use super::spec::{CircuitSpec, InputKind, ModelSpec, PdSpec, TyingSpec, expand_path};
 use crate::backend::cpu::bytes_per_row;
-use crate::circuit::{Categorical, Circuit, DiscreteLogistic, Distribution, Gaussian, Params, json};
+use crate::circuit::{Categorical, Circuit, DiscreteLogistic, Distribution, Gaussian, ParamKind, Params, json};
 use crate::data::Batch;
 use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::optim::OptimizerSpec;
 use crate::structure::{
-    HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, factor_latents, hclt, hmm, monarch_hmm,
-    mutual_information, pd, pdhclt, rat_spn,
+    Clusters, HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, factor_latents, hclt, hmm,
+    monarch_hmm, mutual_information, pd, pdhclt, rat_spn,
 };
 
 /// How deep a RAT-SPN is where nothing is said and there are variables enough.
@@ -63,9 +63,9 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>) -> Result
             let factors = factors.map_or_else(|| factor_latents(*latents), Ok)?;
             monarch_hmm(num_vars, factors, distribution.clone())
         }
-        ModelSpec::Hclt { latents, tie_inputs } => {
+        ModelSpec::Hclt { latents, components, tie_inputs } => {
             let tree = Tree::chow_liu(&mutual_information(sample()?, MutualInformation::Auto)?)?;
-            hclt(&tree, *latents, each, HcltOptions { tie_inputs: *tie_inputs })
+            hclt(&tree, *latents, each, HcltOptions { tie_inputs: *tie_inputs, components: *components })
         }
         ModelSpec::Pd(options) => {
             let (grid, options) = pd_options(options, spec.seed, shape)?;
@@ -85,8 +85,15 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>) -> Result
     }
 }
 
-/// The parameters to start from: random, or those of the circuit's file.
-pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit) -> Result<Params> {
+/// Whether parameters start from rows: components of a mixture that start from chance alone are soon one.
+pub fn starts_from_sample(spec: &CircuitSpec) -> bool {
+    matches!(spec.model, ModelSpec::Hclt { components: 2.., tie_inputs: false, .. })
+        && matches!(spec.input, None | Some(InputKind::Categorical))
+}
+
+/// The parameters to start from: random, those of the circuit's file, or random ones moved to clusters of `sample`, where
+/// these are components of a mixture over categories.
+pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit, sample: Option<&Batch>) -> Result<Params> {
     if let ModelSpec::File { path } = &spec.model {
         let (_, params) = json::load(Path::new(&expand_path(path)?))?;
         if let Some(params) = params {
@@ -94,7 +101,23 @@ pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit) -> Result<Params> {
             return Ok(params);
         }
     }
-    Params::random(circuit, spec.seed, spec.perturbation).map_err(|e| e.at("circuit"))
+    let mut params = Params::random(circuit, spec.seed, spec.perturbation).map_err(|e| e.at("circuit"))?;
+    if let (ModelSpec::Hclt { components, .. }, Some(sample)) =
+        (&spec.model, sample.filter(|_| starts_from_sample(spec)))
+        && let Some(cats) = input_categories(circuit)
+    {
+        let clusters = Clusters::of_rows(sample, cats, *components, spec.seed).map_err(|e| e.at("circuit"))?;
+        clusters.move_start(circuit, &mut params)?;
+    }
+    Ok(params)
+}
+
+/// Categories of the first variable, if it has a table; all variables of a pipeline are alike.
+fn input_categories(circuit: &Circuit) -> Option<u32> {
+    match &circuit.params().first()?.kind {
+        ParamKind::Input(distribution) if distribution.is_table() => Some(distribution.num_params() as u32),
+        _ => None,
+    }
 }
 
 /// The distribution of every variable.
@@ -250,6 +273,7 @@ mod tests {
             ("model = \"monarch_hmm\"\nfactors = [2, 5]", false),
             ("model = \"hclt\"\nlatents = 4", true),
             ("model = \"hclt\"\nlatents = 4\ntie_inputs = true", true),
+            ("model = \"hclt\"\nlatents = 4\ncomponents = 3", true),
             ("model = \"pd\"\nlatents = 4", false),
             ("model = \"pd\"\nlatents = 4\nshape = [6, 8]\nintervals = [3, 4]", false),
             ("model = \"pdhclt\"\nlatents = 4", true),
@@ -260,7 +284,7 @@ mod tests {
             assert_eq!(needs_sample(&spec), sampled, "{text}");
             let circuit = build_circuit(&spec, &grid, sampled.then_some(&sample)).expect(text);
             assert_eq!(circuit.num_vars(), 48, "{text}");
-            initial_params(&spec, &circuit).unwrap().check(&circuit).unwrap();
+            initial_params(&spec, &circuit, None).unwrap().check(&circuit).unwrap();
             circuit.check_batch(&sample).expect(text);
         }
     }
@@ -284,17 +308,40 @@ mod tests {
     }
 
     #[test]
+    fn components_over_categories_start_from_the_sample_and_nothing_else_does() {
+        let (line, sample) = (shape(6, ValueKind::Categories(4), None), rows(6, 4));
+        for (text, moved) in [
+            ("components = 3", true),
+            ("components = 3\ninput = \"categorical\"", true),
+            ("components = 1", false),
+            ("components = 3\ntie_inputs = true", false),
+            ("components = 3\ninput = \"discrete-logistic\"", false),
+        ] {
+            let spec = spec(&format!("model = \"hclt\"\nlatents = 2\n{text}"));
+            let circuit = build_circuit(&spec, &line, Some(&sample)).unwrap();
+            let chance = Params::random(&circuit, spec.seed, spec.perturbation).unwrap();
+            let start = initial_params(&spec, &circuit, Some(&sample)).unwrap();
+            start.check(&circuit).unwrap();
+            assert_eq!((starts_from_sample(&spec), start != chance), (moved, moved), "{text}");
+        }
+        let many = spec("model = \"hclt\"\nlatents = 2\ncomponents = 41");
+        let circuit = build_circuit(&many, &line, Some(&sample)).unwrap();
+        let error = initial_params(&many, &circuit, Some(&sample)).unwrap_err().to_string();
+        assert!(error.starts_with("circuit") && error.contains("components = 41: more than the 40 rows"), "{error}");
+    }
+
+    #[test]
     fn a_circuit_of_a_file_keeps_its_parameters() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("circuit.json");
         let made = spec("latents = 3\nseed = 9");
         let shape = shape(4, ValueKind::Categories(2), None);
         let circuit = build_circuit(&made, &shape, None).unwrap();
-        let params = initial_params(&made, &circuit).unwrap();
+        let params = initial_params(&made, &circuit, None).unwrap();
         json::save(&path, &circuit, Some(&params)).unwrap();
         let file = spec(&format!("model = \"file\"\npath = '{}'", path.display()));
         let again = build_circuit(&file, &shape, None).unwrap();
-        assert_eq!(initial_params(&file, &again).unwrap(), params);
+        assert_eq!(initial_params(&file, &again, None).unwrap(), params);
         let wide = RowShape { num_vars: 5, ..shape };
         let error = build_circuit(&file, &wide, None).unwrap_err().to_string();
         assert!(error.contains("has 4 variables, a row has 5"), "{error}");

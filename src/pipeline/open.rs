@@ -11,7 +11,7 @@ use super::spec::{
     DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
 };
 use crate::data::Column;
-use crate::decode::image::{Color, ImageDecoder, ImageSpec};
+use crate::decode::image::ImageDecoder;
 use crate::decode::rows::RowDecoder;
 use crate::decode::text::TextDecoder;
 use crate::decode::tokens::TokenDecoder;
@@ -141,10 +141,7 @@ pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dy
                 _ => TokenDecoder::new(vocab, window)?,
             }))
         }
-        DecodeKind::Image => {
-            let color = decode.color.unwrap_or(Color::YcocgR);
-            Ok(Arc::new(ImageDecoder::new(ImageSpec { patch: decode.patch, color, size: decode.size })?))
-        }
+        DecodeKind::Image => Ok(Arc::new(ImageDecoder::new(decode.image())?)),
         DecodeKind::Rows => opened.row_decoder(decode).await,
     }
 }

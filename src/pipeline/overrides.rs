@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn another_model_keeps_its_latents() {
         let (spec, notes) = set(&["circuit.model=hclt"]).unwrap();
-        assert_eq!(spec.circuit.model, ModelSpec::Hclt { latents: 32, tie_inputs: false });
+        assert_eq!(spec.circuit.model, ModelSpec::Hclt { latents: 32, components: 1, tie_inputs: false });
         assert!(notes[0].contains("keeps latents of hmm") && notes[0].contains("leaves out tying"), "{notes:?}");
     }
 

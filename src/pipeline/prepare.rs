@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::detached::detached;
 pub use super::machine::{Machine, Placed};
-use super::model::{MemoryEstimate, build_circuit, estimate, initial_params, needs_sample};
+use super::model::{MemoryEstimate, build_circuit, estimate, initial_params, needs_sample, starts_from_sample};
 use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{
     DEFAULT_HELD_OUT, Format, ModelSpec, PipelineSpec, SourceSpec, ValidateSpec, expand_path, show_size,
@@ -179,7 +179,7 @@ impl Inputs {
     }
 
     /// Puts a circuit on the device and an optimizer beside it.
-    pub fn build_learner(
+    pub async fn build_learner(
         &self,
         spec: &PipelineSpec,
         circuit: &Arc<Circuit>,
@@ -187,7 +187,12 @@ impl Inputs {
     ) -> Result<(Placed, Box<dyn Optimizer>)> {
         let budget = machine.memory_budget() as u64;
         refuse_too_large(&estimate(circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
-        let start = initial_params(&spec.circuit, circuit)?;
+        let sample = match starts_from_sample(&spec.circuit) {
+            true => Some(self.sample(spec.circuit.structure_rows).await?),
+            false => None,
+        };
+        let (how, shared) = (spec.circuit.clone(), circuit.clone());
+        let start = detached("start", move || initial_params(&how, &shared, sample.as_ref())).await?;
         machine.place_with(circuit, &start, |backend| spec.learn.optimizer.build(backend).map_err(|e| e.at("learn")))
     }
 

@@ -124,7 +124,7 @@ async fn train_from(
             None => return Ok(stopped_before_it_began(observer)),
         },
     };
-    let (placed, optimizer) = inputs.build_learner(spec, &circuit, &machine)?;
+    let (placed, optimizer) = inputs.build_learner(spec, &circuit, &machine).await?;
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
     memory.memory_budget = if place.is_gpu() { machine.memory_budget } else { Some(machine.memory_budget()) };
@@ -150,7 +150,7 @@ pub async fn rehearse(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    let (placed, optimizer) = inputs.build_learner(spec, &circuit, machine)?;
+    let (placed, optimizer) = inputs.build_learner(spec, &circuit, machine).await?;
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, None)?;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());

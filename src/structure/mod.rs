@@ -1,7 +1,8 @@
 //! The circuit structures people use, each a function from a few options to a [`Circuit`].
 //!
 //! Sequences: [`hmm`], and [`monarch_hmm`] for many states. Tables: [`hclt`], over a [`Tree`] learned from data
-//! through [`mutual_information`], and [`rat_spn`], which needs no data. Images and long sequences: [`pd`] over nested
+//! through [`mutual_information`] (or a mixture of such trees, which starts from [`Clusters`] of rows), and [`rat_spn`],
+//! which needs no data. Images and long sequences: [`pd`] over nested
 //! boxes, and [`pdhclt`], whose smallest boxes are trees.
 //!
 //! The same options, data and seed give the same circuit, node for node, on any number of threads. Every function
@@ -10,6 +11,7 @@
 //!
 //! [`Circuit`]: crate::circuit::Circuit
 
+mod clusters;
 mod hclt;
 mod hmm;
 mod monarch;
@@ -24,6 +26,7 @@ mod tree;
 
 use std::sync::Arc;
 
+pub use clusters::Clusters;
 pub use hclt::{HcltOptions, HcltParams, hclt};
 pub use hmm::{Tying, hmm};
 pub use monarch::{factor_latents, monarch_hmm};

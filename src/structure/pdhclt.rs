@@ -56,7 +56,7 @@ pub fn pdhclt(
         let vars = region.vars(shape);
         let tree = Tree::chow_liu(&information_among(data, &vars, how)?)?;
         let inputs: Vec<_> = vars.iter().map(|&var| inputs[var]).collect();
-        add_hclt(circuit, &tree, &vars, &inputs, if is_root { Root::Single } else { Root::Latents })
+        add_hclt(circuit, &tree, &vars, inputs, options.latents, if is_root { Root::Single } else { Root::Latents })
     })?;
     circuit.finish()
 }

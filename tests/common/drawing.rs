@@ -35,11 +35,13 @@ pub enum DrawnKind {
     LearnedHclt {
         num_vars: usize,
         tie_inputs: bool,
+        components: usize,
     },
     /// Variable v + 1 hangs from `parents[v] % (v + 1)`, under names that are shuffled.
     Hclt {
         parents: Vec<usize>,
         tie_inputs: bool,
+        components: usize,
     },
     Pd {
         grid: Grid,
@@ -74,10 +76,11 @@ pub fn drawn(num_vars: usize, latents: usize, cats: u32) -> impl Strategy<Value 
         // Four states are the fewest, and six as many as the others have at most.
         (1..=num_vars.min(4), prop_oneof![Just((2, 2)), Just((2, 3)), Just((3, 2))])
             .prop_map(|(length, factors)| DrawnKind::MonarchHmm { length, factors }),
-        (length.clone(), any::<bool>())
-            .prop_map(|(num_vars, tie_inputs)| DrawnKind::LearnedHclt { num_vars, tie_inputs }),
-        (prop::collection::vec(0..num_vars, 0..num_vars), any::<bool>())
-            .prop_map(|(parents, tie_inputs)| DrawnKind::Hclt { parents, tie_inputs }),
+        (length.clone(), any::<bool>(), 1..3usize).prop_map(|(num_vars, tie_inputs, components)| {
+            DrawnKind::LearnedHclt { num_vars, tie_inputs, components }
+        }),
+        (prop::collection::vec(0..num_vars, 0..num_vars), any::<bool>(), 1..3usize)
+            .prop_map(|(parents, tie_inputs, components)| DrawnKind::Hclt { parents, tie_inputs, components }),
         grid(num_vars).prop_map(|grid| DrawnKind::Pd { grid }),
         grid(num_vars).prop_map(|grid| DrawnKind::Pdhclt { grid }),
         (2..=num_vars.max(2), 1..4usize, 1..4usize, 2..4usize).prop_map(|(num_vars, depth, repetitions, pieces)| {
@@ -118,17 +121,18 @@ impl Drawn {
         let circuit = match &self.kind {
             DrawnKind::Hmm { length, tying } => hmm(*length, latents, table(0), *tying),
             DrawnKind::MonarchHmm { length, factors } => monarch_hmm(*length, *factors, table(0)),
-            DrawnKind::LearnedHclt { num_vars, tie_inputs } => {
+            DrawnKind::LearnedHclt { num_vars, tie_inputs, components } => {
                 let data = chained_data(*num_vars, cats, seed);
                 let tree = Tree::chow_liu(&mutual_information(&data, MutualInformation::Auto).unwrap()).unwrap();
-                hclt(&tree, latents, table, HcltOptions { tie_inputs: *tie_inputs })
+                hclt(&tree, latents, table, HcltOptions { tie_inputs: *tie_inputs, components: *components })
             }
-            DrawnKind::Hclt { parents, tie_inputs } => {
+            DrawnKind::Hclt { parents, tie_inputs, components } => {
                 let mut names: Vec<usize> = (0..=parents.len()).collect();
                 Rng::new(seed).shuffle(&mut names);
                 let mut named = vec![None; names.len()];
                 parents.iter().enumerate().for_each(|(v, p)| named[names[v + 1]] = Some(names[p % (v + 1)]));
-                hclt(&Tree::from_parents(&named).unwrap(), latents, table, HcltOptions { tie_inputs: *tie_inputs })
+                let options = HcltOptions { tie_inputs: *tie_inputs, components: *components };
+                hclt(&Tree::from_parents(&named).unwrap(), latents, table, options)
             }
             DrawnKind::Pd { grid } => pd(&grid.shape, &options(grid), table),
             DrawnKind::Pdhclt { grid } => {

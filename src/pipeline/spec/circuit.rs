@@ -49,6 +49,8 @@ pub enum ModelSpec {
     Hclt {
         /// Values of a hidden variable.
         latents: usize,
+        /// Trees that are mixed.
+        components: usize,
         /// Whether all variables share their input distributions.
         tie_inputs: bool,
     },
@@ -121,7 +123,7 @@ pub enum InputKind {
 pub(crate) const MODELS: [(&str, &[&str]); 7] = [
     ("hmm", &["latents", "tying"]),
     ("monarch-hmm", &["latents", "factors"]),
-    ("hclt", &["latents", "tie_inputs"]),
+    ("hclt", &["latents", "components", "tie_inputs"]),
     ("pd", &["latents", "shape", "intervals", "max_product_connections", "block_size"]),
     ("pdhclt", &["latents", "shape", "intervals", "max_product_connections", "block_size"]),
     ("rat-spn", &["latents", "depth", "repetitions", "pieces"]),
@@ -132,7 +134,7 @@ pub(crate) const MODELS: [(&str, &[&str]); 7] = [
 pub(crate) const COMMON: [&str; 6] = ["model", "input", "min_std", "structure_rows", "seed", "perturbation"];
 
 /// All keys, for suggestions.
-pub(super) const CIRCUIT_KEYS: [&str; 18] = [
+pub(super) const CIRCUIT_KEYS: [&str; 19] = [
     "model",
     "input",
     "min_std",
@@ -142,6 +144,7 @@ pub(super) const CIRCUIT_KEYS: [&str; 18] = [
     "latents",
     "tying",
     "factors",
+    "components",
     "tie_inputs",
     "shape",
     "intervals",
@@ -229,7 +232,11 @@ fn read_model(section: Section<'_>, model: &str) -> Result<ModelSpec> {
             }
             ModelSpec::MonarchHmm { latents, factors }
         }
-        "hclt" => ModelSpec::Hclt { latents, tie_inputs: section.truth("tie_inputs", false)? },
+        "hclt" => ModelSpec::Hclt {
+            latents,
+            components: section.count("components", 1)?.unwrap_or(1),
+            tie_inputs: section.truth("tie_inputs", false)?,
+        },
         "pd" => ModelSpec::Pd(read_pd(section, latents)?),
         "pdhclt" => ModelSpec::Pdhclt(read_pd(section, latents)?),
         "rat-spn" => ModelSpec::RatSpn {

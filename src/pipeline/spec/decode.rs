@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::document::Document;
 use super::section::Section;
 use super::source::{Format, SourceSpec};
-use crate::decode::image::Color;
+use crate::decode::image::{Color, ImageSpec, MAX_LEVELS};
 use crate::error::Result;
 use crate::pipeline::suggest::list;
 
@@ -33,6 +33,9 @@ pub struct DecodeSpec {
     /// For images: which colours the circuit sees.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub color: Option<Color>,
+    /// For images in grey or RGB: shades of a channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub levels: Option<u32>,
     /// For images: `[height, width]` that all of them must have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<(usize, usize)>,
@@ -59,7 +62,7 @@ pub enum DecodeKind {
 const KINDS: [(&str, DecodeKind, &[&str]); 4] = [
     ("text", DecodeKind::Text, &["tokenizer", "window", "end_of_text"]),
     ("tokens", DecodeKind::Tokens, &["vocab", "window"]),
-    ("image", DecodeKind::Image, &["patch", "color", "size"]),
+    ("image", DecodeKind::Image, &["patch", "color", "levels", "size"]),
     ("rows", DecodeKind::Rows, &["cats"]),
 ];
 
@@ -79,8 +82,8 @@ pub const DEFAULT_TOKENIZER: &str = "gpt2";
 /// How many tokens that one has: the vocabulary of a token file of which nothing is said.
 pub const GPT2_VOCAB: u32 = 50257;
 
-pub(super) const DECODE_KEYS: [&str; 9] =
-    ["kind", "tokenizer", "window", "end_of_text", "vocab", "patch", "color", "size", "cats"];
+pub(super) const DECODE_KEYS: [&str; 10] =
+    ["kind", "tokenizer", "window", "end_of_text", "vocab", "patch", "color", "levels", "size", "cats"];
 
 impl DecodeKind {
     /// The name in files.
@@ -98,6 +101,7 @@ impl DecodeSpec {
     pub fn of_kind(&self, kind: DecodeKind) -> Self {
         let is = |wanted: DecodeKind| (kind == wanted).then_some(());
         let windowed = is(DecodeKind::Text).or(is(DecodeKind::Tokens));
+        let color = is(DecodeKind::Image).map(|()| self.color.unwrap_or(Color::YcocgR));
         Self {
             kind: Some(kind),
             tokenizer: is(DecodeKind::Text)
@@ -106,10 +110,17 @@ impl DecodeSpec {
             end_of_text: is(DecodeKind::Text).map(|()| self.end_of_text.unwrap_or(false)),
             vocab: is(DecodeKind::Tokens).map(|()| self.vocab.unwrap_or(GPT2_VOCAB)),
             patch: is(DecodeKind::Image).and(self.patch),
-            color: is(DecodeKind::Image).map(|()| self.color.unwrap_or(Color::YcocgR)),
+            color,
+            levels: color.filter(|color| color.has_levels()).map(|_| self.levels.unwrap_or(MAX_LEVELS)),
             size: is(DecodeKind::Image).and(self.size),
             cats: is(DecodeKind::Rows).and(self.cats),
         }
+    }
+
+    /// The options of an image decoder.
+    pub fn image(&self) -> ImageSpec {
+        let color = self.color.unwrap_or(Color::YcocgR);
+        ImageSpec { patch: self.patch, color, levels: self.levels, size: self.size }
     }
 }
 
@@ -140,6 +151,7 @@ pub(super) fn read(
         vocab: section.small("vocab", 1)?,
         patch: section.count("patch", 1)?,
         color: section.choice("color", &COLORS)?,
+        levels: section.small("levels", 0)?,
         size: section.counts("size", Some(2))?.map(|size| (size[0], size[1])),
         cats: section.small("cats", 1)?,
     };
@@ -147,6 +159,9 @@ pub(super) fn read(
         let why = "is missing: say into what squares images are cut (patch = 16), or how large all of them are \
                    (size = [28, 28])";
         return Err(section.refuse("patch", why));
+    }
+    if written.levels.is_some() {
+        written.image().check_levels().map_err(|why| section.refuse("levels", why))?;
     }
     Ok(match kind {
         Some(kind) => written.of_kind(kind),

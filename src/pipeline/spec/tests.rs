@@ -130,6 +130,27 @@ fn wrong_types_and_ranges_say_what_was_expected() {
             ErrorKind::Option,
         ),
         ("[decode]\nkind = \"image\"", "say into what squares", ErrorKind::Option),
+        (
+            "[decode]\npatch = 4\ncolor = \"grey\"\nlevels = 1",
+            "p.toml:6: decode.levels = 1: must be in 2..=256",
+            ErrorKind::Option,
+        ),
+        ("[decode]\npatch = 4\ncolor = \"rgb\"\nlevels = 257", "must be in 2..=256", ErrorKind::Option),
+        (
+            "[decode]\npatch = 4\nlevels = 16",
+            "decode.levels = 16: has no meaning for color = \"ycocg-r\"; say color = \"grey\" or \"rgb\", or leave it out",
+            ErrorKind::Option,
+        ),
+        (
+            "[circuit]\nmodel = \"hclt\"\ncomponents = 0",
+            "circuit.components = 0: must be at least 1",
+            ErrorKind::Option,
+        ),
+        (
+            "[circuit]\nmodel = \"pd\"\ncomponents = 2",
+            "components = 2: has no meaning for model = \"pd\"",
+            ErrorKind::Option,
+        ),
         ("[decode]\npatch = 4\nsize = [1]", "expected a list of 2 whole numbers", ErrorKind::Format),
         ("[decode]\nvocab = 5000000000", "must be at most 4294967295", ErrorKind::Option),
         ("[validate]\nrows = 3", "validate.files: is missing", ErrorKind::Option),
@@ -200,6 +221,7 @@ fn what_is_held_out_is_read_as_the_training_files_are() {
 fn keys_of_one_kind_say_what_records_are() {
     for (keys, kind) in [
         ("patch = 16", Some(DecodeKind::Image)),
+        ("patch = 16\ncolor = \"grey\"\nlevels = 4", Some(DecodeKind::Image)),
         ("tokenizer = \"gpt2\"", Some(DecodeKind::Text)),
         ("vocab = 300", Some(DecodeKind::Tokens)),
         ("cats = 3", Some(DecodeKind::Rows)),
@@ -274,6 +296,7 @@ fn decodes() -> impl Strategy<Value = DecodeSpec> {
                 vocab: some,
                 patch: Some(n),
                 color: Some(if truth { Color::YcocgR } else { Color::Grey }),
+                levels: some.filter(|_| !truth).map(|s| s + 1),
                 size: some.map(|s| (s as usize, n)),
                 cats: some,
             };
@@ -296,7 +319,9 @@ fn circuits() -> impl Strategy<Value = CircuitSpec> {
         (2usize..9, 2usize..9)
             .prop_map(|(a, b)| ModelSpec::MonarchHmm { latents: a * b, factors: Some((a, b)) })
             .boxed(),
-        (1usize..999, any::<bool>()).prop_map(|(latents, tie_inputs)| ModelSpec::Hclt { latents, tie_inputs }).boxed(),
+        (1usize..999, 1usize..99, any::<bool>())
+            .prop_map(|(latents, components, tie_inputs)| ModelSpec::Hclt { latents, components, tie_inputs })
+            .boxed(),
         pds.clone().prop_map(ModelSpec::Pd).boxed(),
         pds.prop_map(ModelSpec::Pdhclt).boxed(),
         (1usize..9, option::of(1usize..9))
