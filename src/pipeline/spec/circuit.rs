@@ -49,7 +49,8 @@ pub enum ModelSpec {
     Hclt {
         /// Values of a hidden variable.
         latents: usize,
-        /// Trees that are mixed.
+        /// Trees that are mixed. One is not written out: runs from before there could be more go on.
+        #[serde(skip_serializing_if = "is_one")]
         components: usize,
         /// Whether all variables share their input distributions.
         tie_inputs: bool,
@@ -155,6 +156,11 @@ pub(super) const CIRCUIT_KEYS: [&str; 19] = [
     "pieces",
     "path",
 ];
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_one(number: &usize) -> bool {
+    *number == 1
+}
 
 impl ModelSpec {
     /// The name in files.
