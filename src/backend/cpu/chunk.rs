@@ -176,8 +176,8 @@ impl Chunk {
     }
 }
 
-/// How the rows of a micro-batch are cut: into lanes, and each lane into tiles. A function of circuit and batch alone, and of a
-/// number of threads only where one is given, because there the cut does not show in the results.
+/// How the rows of a micro-batch are cut: into lanes, and each lane into tiles. A function of circuit and batch alone, and of how
+/// many tiles the threads want only where that is said, because there the cut does not show in the results.
 ///
 /// At least four lanes to share where there are rows enough, and no more rows than keep the operands of a matrix product
 /// in the second cache. Where a tile goes forwards and back at once (`Schedule::is_released_at_end`), it has no more rows
@@ -187,15 +187,15 @@ pub(super) fn lanes(
     num_rows: usize,
     plan: &Plan,
     is_round_trip: bool,
-    threads: Option<usize>,
+    wanted: Option<usize>,
 ) -> Vec<Vec<Range<usize>>> {
-    if let Some(threads) = threads
+    if let Some(wanted) = wanted
         && num_rows >= LEAST_LANES * SHORT_DEPTH
     {
-        // Weights are packed for every tile: the fewer the better, if there are enough for all threads. Multiples of what is
+        // Weights are packed for every tile: the fewer the better, if there are enough for all who work. Multiples of what is
         // multiplied at once, so that sums over rows do not depend on it.
         let wide = 2 * SHORT_DEPTH;
-        let rows = if num_rows.div_ceil(wide) >= threads { wide } else { SHORT_DEPTH };
+        let rows = if num_rows.div_ceil(wide) >= wanted { wide } else { SHORT_DEPTH };
         return tiles_of(num_rows, rows).map(|tile| vec![tile]).collect();
     }
     let most = if is_round_trip { MOST_LANES } else { usize::MAX };

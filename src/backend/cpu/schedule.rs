@@ -2,7 +2,8 @@
 //!
 //! A *stage* is a run of steps up to a sum. Rows are independent of each other, so a tile only waits for itself: its
 //! stages run one after the other, on whatever thread is free. Threads prefer their own tiles, and of those the one
-//! that lags, so that consecutive work of a thread needs the same weights. In the backward pass a block of weights or a
+//! that lags, so that consecutive work of a thread needs the same weights. Where weights are large, two threads have their tiles
+//! together and take turns by stages, so that weights are packed once for both. In the backward pass a block of weights or a
 //! table that a single node uses is *released* once every tile has passed that node: its flows are then gathered, and
 //! in a fused step it is updated at once, while all it needs is still in a cache. Blocks that several nodes share wait
 //! for the end of the pass.
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::buffers::tiles;
-use crate::circuit::{Circuit, ParamId, ParamKind};
+use crate::circuit::{Circuit, ParamBlock, ParamId, ParamKind};
 use crate::plan::{Buffer, Plan, Step, Use};
 
 /// Rows of a weight matrix that one task owns: enough that packing what they are multiplied with costs little.
@@ -37,6 +38,12 @@ pub(super) const LEAD: usize = 4;
 
 /// A table with more categories than this is sorted as a whole at the end of a pass, and updated lazily.
 pub(super) const LARGE_TABLE: usize = 4096;
+
+/// Numbers of a weight matrix from which on it is packed by one of two workers: a second cache does not hold more.
+const LARGE_WEIGHTS: usize = 1 << 17;
+
+/// Workers that take turns: fewer than [`LEAD`], so that there is room between tiles that go ahead and tasks.
+const TEAM: usize = 2;
 
 /// Some param rows of a block that a single node uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +70,8 @@ pub(super) struct Schedule {
     pub large_tables: Vec<ParamId>,
     /// For each stage, flow buffers of large tables that are complete after it: (which table, buffer).
     pub completed: Vec<Vec<(usize, Buffer)>>,
+    /// How many workers take turns by stages.
+    pub team: usize,
 }
 
 impl Schedule {
@@ -121,6 +130,11 @@ impl Schedule {
             }
         }
 
+        let is_large = |task: &ParamTask| match circuit.params()[task.param.index()] {
+            ParamBlock { units, kind: ParamKind::Sum { cols }, .. } => units * cols >= LARGE_WEIGHTS,
+            _ => false,
+        };
+        let team = if release_at.iter().any(|(_, task)| is_large(task)) { TEAM } else { 1 };
         let mut by_step: Vec<Vec<ParamTask>> = vec![Vec::new(); plan.steps.len()];
         release_at.into_iter().for_each(|(step, task)| by_step[step].push(task));
         let mut completed: Vec<Vec<(usize, Buffer)>> = vec![Vec::new(); plan.steps.len()];
@@ -133,6 +147,7 @@ impl Schedule {
             shared,
             large_tables,
             completed: Vec::new(),
+            team,
         };
         let mut start = 0;
         let mut merged = 0;
@@ -286,7 +301,7 @@ impl<'a> Run<'a> {
             if state.left == 0 || state.abandoned {
                 return None;
             }
-            if let Some(work) = self.pick(&mut state, worker) {
+            if let Some(work) = self.pick(&mut state, worker, spins == SPINS) {
                 return Some(work);
             }
             let version = self.version.load(Ordering::Acquire);
@@ -328,19 +343,27 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn pick(&self, state: &mut State, worker: usize) -> Option<Work> {
+    /// The next piece of work for a worker. In a team one takes all its tiles through a stage, while another takes those that are done
+    /// with it through the next one. Who has waited for his turn in vain takes what there is.
+    fn pick(&self, state: &mut State, worker: usize, has_waited: bool) -> Option<Work> {
         if let Some((task, stage)) = state.ready.pop_front() {
             return Some(Work::Params { task, stage });
         }
         let stages = self.schedule.stages.len();
         let num_tiles = state.done.len();
+        let most = self.schedule.team;
+        let (team, teams) = (worker / most, self.workers.div_ceil(most));
+        let members = most.min(self.workers - team * most);
         // Nobody waits for ever: what the tile that lags most would wait for is ready or under way.
         let end = stages.min(state.settled + LEAD);
         let free = |tile: &usize| !state.busy[*tile] && state.done[*tile] < end;
-        let own = |tile: &usize| tile * self.workers / num_tiles == worker;
+        let own = |tile: &usize| tile * teams / num_tiles == team && state.done[*tile] % members == worker % most;
         let lagging = |tile: &usize| state.done[*tile];
-        let tile = (0..num_tiles).filter(own).filter(free).min_by_key(lagging);
-        let tile = tile.or_else(|| (0..num_tiles).filter(free).min_by_key(lagging))?;
+        let mut tile = (0..num_tiles).filter(own).filter(free).min_by_key(lagging);
+        if members == 1 || has_waited {
+            tile = tile.or_else(|| (0..num_tiles).filter(free).min_by_key(lagging));
+        }
+        let tile = tile?;
         state.busy[tile] = true;
         let nth = state.done[tile];
         let stage = match self.direction {
@@ -416,9 +439,11 @@ mod tests {
 
     #[test]
     fn tiles_keep_their_order_and_blocks_wait_for_all_tiles() {
-        let (_, schedule) = schedule(&tree());
+        let (_, mut schedule) = schedule(&tree());
         let tiles = 5;
-        for (direction, workers) in [(Direction::Forward, 1), (Direction::Forward, 3), (Direction::Backward, 4)] {
+        let ways = [(Direction::Forward, 1), (Direction::Forward, 3), (Direction::Backward, 4)];
+        for ((direction, workers), team) in ways.into_iter().flat_map(|way| [(way, 1), (way, TEAM)]) {
+            schedule.team = team;
             let log = done(&schedule, direction, tiles, workers);
             let mut order: Vec<usize> = (0..schedule.stages.len()).collect();
             if direction == Direction::Backward {
@@ -444,6 +469,38 @@ mod tests {
                 assert_eq!(passed.count(), tiles, "{task:?} before all tiles had passed");
             }
         }
+    }
+
+    #[test]
+    fn a_team_takes_turns_and_only_who_has_waited_takes_more() {
+        let (_, mut schedule) = schedule(&tree());
+        schedule.team = TEAM;
+        let run = Run::new(&schedule, Direction::Forward, 2, 2);
+        let state = &mut *run.lock();
+        let pick = |state: &mut State, worker, has_waited| match run.pick(state, worker, has_waited) {
+            Some(Work::Stage { tile, stage, first, last }) => {
+                Some((tile, stage, Work::Stage { tile, stage, first, last }))
+            }
+            _ => None,
+        };
+        let (tile, stage, begun) = pick(state, 0, false).unwrap();
+        assert_eq!((tile, stage), (0, 0));
+        assert!(pick(state, 1, false).is_none(), "the other tile is to go through the same stage");
+        run.note(state, &begun);
+        assert_eq!(pick(state, 1, false).map(|(tile, stage, _)| (tile, stage)), Some((0, 1)), "whose turn it is");
+        let (tile, stage, begun) = pick(state, 0, false).unwrap();
+        assert_eq!((tile, stage), (1, 0), "the same weights again");
+        run.note(state, &begun);
+        assert!(pick(state, 0, false).is_none());
+        assert_eq!(pick(state, 0, true).map(|(tile, stage, _)| (tile, stage)), Some((1, 1)), "waited in vain");
+    }
+
+    #[test]
+    fn large_weights_make_teams() {
+        let cats = |_| -> Arc<dyn Distribution> { Categorical::new(3).unwrap() };
+        let chain = Tree::from_parents(&[None, Some(0), Some(1)]).unwrap();
+        let team = |latents: usize| schedule(&hclt(&chain, latents, cats, HcltOptions::default()).unwrap()).1.team;
+        assert_eq!((team(64), team(512)), (1, TEAM));
     }
 
     #[test]

@@ -240,8 +240,9 @@ impl CpuBackend {
     fn prepare_chunks(&mut self, batch: &Batch, rows: Range<usize>, with_flows: bool, marginal: bool) -> Vec<usize> {
         let is_round_trip = with_flows && self.schedule.is_released_at_end();
         let is_free = !self.schedule.is_released_at_end() && self.schedule.is_free_of_tiles();
-        let threads = is_free.then(|| self.pool.current_num_threads());
-        let lanes = lanes(rows.len(), &self.plan, is_round_trip, threads);
+        // In a team the other one has a tile while this one has the next.
+        let wanted = is_free.then(|| self.pool.current_num_threads() * self.schedule.team);
+        let lanes = lanes(rows.len(), &self.plan, is_round_trip, wanted);
         let tiles: Vec<(bool, Range<usize>)> =
             lanes.iter().flat_map(|lane| lane.iter().enumerate().map(|(i, tile)| (i == 0, tile.clone()))).collect();
         let last = tiles.len() - 1;
