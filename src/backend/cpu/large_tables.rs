@@ -2,6 +2,7 @@
 
 use super::engine::{Engine, lock};
 use super::gather::{Fused, Gather, NEGLIGIBLE};
+use super::kernels::prefetch;
 use super::lazy::{Cells, LazyTable};
 use super::shared::SharedSlice;
 use super::tables::{Moves, SortedRows, add_and_move, segment};
@@ -93,7 +94,15 @@ pub(super) fn update_large_table<'a>(
 
     let cells = cells(engine, flows, table);
     engine.for_each(touched.ranges(OCCURRENCES), |range, scratch| {
-        for category in range.filter(|&category| !touched.of(category).is_empty()) {
+        let mut categories = range.filter(|&category| !touched.of(category).is_empty()).peekable();
+        while let Some(category) = categories.next() {
+            if let Some(&next) = categories.peek() {
+                let row = next * units..(next + 1) * units;
+                // SAFETY: the next category is this task's too.
+                let (theta, flows) = unsafe { (cells.theta.get(row.clone()), cells.flows.get(row)) };
+                prefetch(theta);
+                prefetch(flows);
+            }
             let segment = segment(gather, table.param, touched.of(category), &mut scratch.columns);
             let row = category * units..(category + 1) * units;
             // SAFETY: a category belongs to one task, and no pass is under way.

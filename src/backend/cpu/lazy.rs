@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use super::buffers::tiles;
 use super::gather::kept;
-use super::kernels::{Isa, multiversion};
+use super::kernels::{Isa, multiversion, prefetch};
 use super::shared::SharedSlice;
 use super::tables::Moves;
 use crate::circuit::ParamId;
@@ -83,7 +83,13 @@ impl LazyTable {
         let behind = |&category: &usize| (category, (self.updates - self.seen[category]) as usize);
         let behind: Vec<(usize, usize)> = categories.iter().map(behind).filter(|(_, missed)| *missed > 0).collect();
         for block in tiles(cells.units, TOGETHER) {
-            for &(category, missed) in &behind {
+            for (i, &(category, missed)) in behind.iter().enumerate() {
+                // Rows lie anywhere; the first block of units comes upon them, and later ones find them in a cache.
+                if let Some(&(next, _)) = behind.get(i + 1).filter(|_| block.start == 0) {
+                    let (theta, flows) = row_of(next);
+                    prefetch(theta);
+                    prefetch(flows);
+                }
                 let (theta, flows) = row_of(category);
                 let from = self.history.len() - missed;
                 replay_part(

@@ -30,6 +30,21 @@ pub(super) struct SortedRows {
     missing: Vec<RowAt>,
 }
 
+/// The occurrences of a category.
+#[derive(Clone, Copy)]
+pub(super) struct Occurrences<'a> {
+    /// They, and what is added up after them: most words of a vocabulary occur once or twice, so that rows to be asked for ahead of time are
+    /// mostly those of other words.
+    rows: &'a [RowAt],
+    count: usize,
+}
+
+impl Occurrences<'_> {
+    pub fn is_empty(self) -> bool {
+        self.count == 0
+    }
+}
+
 impl SortedRows {
     /// The occurrences of a table's categories.
     pub fn of_table(pass: Pass<'_>, chunks: &[Chunk], param: ParamId) -> Self {
@@ -87,9 +102,15 @@ impl SortedRows {
         self.starts.len() - 1
     }
 
-    /// The occurrences of a category.
-    pub fn of(&self, category: usize) -> &[RowAt] {
-        &self.rows[self.starts[category] as usize..self.starts[category + 1] as usize]
+    /// The occurrences of a category, and behind them those of all later ones.
+    pub fn of(&self, category: usize) -> Occurrences<'_> {
+        let (start, end) = (self.starts[category] as usize, self.starts[category + 1] as usize);
+        Occurrences { rows: &self.rows[start..], count: end - start }
+    }
+
+    /// The occurrences of missing values.
+    fn of_missing(&self) -> Occurrences<'_> {
+        Occurrences { rows: &self.missing, count: self.missing.len() }
     }
 
     /// Cuts all categories into ranges of about as many occurrences each.
@@ -158,8 +179,9 @@ impl Columns {
 
 multiversion! {
     /// segment = Σ of the flows of some occurrences.
-    fn add_segment(gather: Gather<'_>, param: ParamId, rows: &[RowAt], segment: &mut [f32], double: &mut Vec<f64>)
-        = segment_sum;
+    fn add_segment(
+        gather: Gather<'_>, param: ParamId, occurrences: Occurrences<'_>, segment: &mut [f32], double: &mut Vec<f64>,
+    ) = segment_sum;
     /// flows = keep·flows + segment + θ·missing; either of the last two may be empty.
     fn add_category(theta: &[f32], flows: &mut [f32], segment: &[f32], missing: &[f32], keep: f32) = category_sum;
     /// Adds θ and flows of a category to the sums over the columns of the table.
@@ -172,32 +194,37 @@ multiversion! {
 }
 
 #[inline(always)]
-fn segment_sum(gather: Gather<'_>, param: ParamId, rows: &[RowAt], segment: &mut [f32], double: &mut Vec<f64>) {
+fn segment_sum(
+    gather: Gather<'_>,
+    param: ParamId,
+    occurrences: Occurrences<'_>,
+    segment: &mut [f32],
+    double: &mut Vec<f64>,
+) {
     let uses = &gather.pass.plan.uses[param.index()];
     let ahead = rows_ahead(segment.len());
+    let Occurrences { rows, count } = occurrences;
+    let flows_of = |at: &RowAt| match uses[at.usage as usize] {
+        // SAFETY: every tile is done with the nodes that use the table, so their flows are final; they stay until this is done.
+        Use::Input { flow, .. } => unsafe { flow_row(&gather.chunks[at.chunk as usize], flow, at.row as usize) },
+        Use::Sum { .. } => unreachable!("a table is used by inputs"),
+    };
     double.clear();
-    for (i, rows) in rows.chunks(SINGLE_TERMS).enumerate() {
+    for (i, at) in rows[..count].iter().enumerate() {
+        if let Some(ahead) = rows.get(i + ahead) {
+            prefetch(flows_of(ahead));
+        }
+        let row = flows_of(at);
+        if i % SINGLE_TERMS > 0 {
+            segment.iter_mut().zip(row).for_each(|(s, f)| *s += f);
+            continue;
+        }
         if i > 0 {
             double.resize(segment.len(), 0.0);
             double.iter_mut().zip(segment.iter()).for_each(|(d, &s)| *d += f64::from(s));
         }
-        let flows_of = |at: &RowAt| match uses[at.usage as usize] {
-            // SAFETY: every tile is done with the nodes that use the table, so their flows are final; they stay until this is done.
-            Use::Input { flow, .. } => unsafe { flow_row(&gather.chunks[at.chunk as usize], flow, at.row as usize) },
-            Use::Sum { .. } => unreachable!("a table is used by inputs"),
-        };
-        for (j, at) in rows.iter().enumerate() {
-            if let Some(ahead) = rows.get(j + ahead) {
-                prefetch(flows_of(ahead));
-            }
-            let row = flows_of(at);
-            if j == 0 {
-                // A sum with zero, which changes nothing, instead of a copy: that would be a call.
-                segment.iter_mut().zip(row).for_each(|(s, f)| *s = f + 0.0);
-            } else {
-                segment.iter_mut().zip(row).for_each(|(s, f)| *s += f);
-            }
-        }
+        // A sum with zero, which changes nothing, instead of a copy: that would be a call.
+        segment.iter_mut().zip(row).for_each(|(s, f)| *s = f + 0.0);
     }
     if !double.is_empty() {
         segment.iter_mut().zip(double.iter()).for_each(|(s, d)| *s = (f64::from(*s) + d) as f32);
@@ -257,15 +284,20 @@ pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
 }
 
 /// The sum of the flows of a category's occurrences.
-pub(super) fn segment<'s>(gather: Gather<'_>, param: ParamId, rows: &[RowAt], columns: &'s mut Columns) -> &'s [f32] {
+pub(super) fn segment<'s>(
+    gather: Gather<'_>,
+    param: ParamId,
+    occurrences: Occurrences<'_>,
+    columns: &'s mut Columns,
+) -> &'s [f32] {
     columns.segment.resize(gather.pass.circuit.params()[param.index()].units, 0.0);
-    add_segment(gather.pass.isa, gather, param, rows, &mut columns.segment, &mut columns.segment_double);
+    add_segment(gather.pass.isa, gather, param, occurrences, &mut columns.segment, &mut columns.segment_double);
     &columns.segment
 }
 
 /// The flow of all missing values, by unit; empty if there are none.
 pub(super) fn missing_flow(gather: Gather<'_>, param: ParamId, sorted: &SortedRows, columns: &mut Columns) -> Vec<f32> {
-    if sorted.missing.is_empty() { Vec::new() } else { segment(gather, param, &sorted.missing, columns).to_vec() }
+    if sorted.has_missing() { segment(gather, param, sorted.of_missing(), columns).to_vec() } else { Vec::new() }
 }
 
 /// Adds the flows of some categories, and sums up their columns for an update.
@@ -286,15 +318,15 @@ pub(super) fn add_range(
         let cells = |start: usize| start + cat * units..start + (cat + 1) * units;
         // SAFETY: these categories belong to this task, and every tile is done with the table.
         let theta = unsafe { gather.pass.theta.get(cells(layout.values.start)) };
-        let rows = sorted.of(cat);
+        let occurrences = sorted.of(cat);
         let columns = &mut scratch.columns;
-        if !rows.is_empty() {
-            add_segment(isa, gather, param, rows, &mut columns.segment, &mut columns.segment_double);
+        if !occurrences.is_empty() {
+            add_segment(isa, gather, param, occurrences, &mut columns.segment, &mut columns.segment_double);
         }
-        let segment = if rows.is_empty() { &[][..] } else { &columns.segment[..] };
+        let segment = if occurrences.is_empty() { &[][..] } else { &columns.segment[..] };
         match gather.target {
             Target::Single(target) => {
-                if rows.is_empty() && missing.is_empty() && gather.keep == 1.0 && gather.fused.is_none() {
+                if occurrences.is_empty() && missing.is_empty() && gather.keep == 1.0 && gather.fused.is_none() {
                     continue;
                 }
                 // SAFETY: the same.
