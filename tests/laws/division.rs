@@ -123,6 +123,17 @@ fn any_number_of_threads_ends_with_the_same_bits() {
     }
 }
 
+#[test]
+fn any_number_of_threads_ends_with_the_same_bits_where_weights_are_large() {
+    // Large enough that two threads take turns by stages.
+    let case = cases::learned_tree("team hclt", 384, 3, HcltOptions::default());
+    let data = case.batch_with_missing(600, 1);
+    let one = run_on(1, &case, &data);
+    for threads in [2, 3, 8] {
+        assert!(run_on(threads, &case, &data) == one, "{threads} threads end with other bits than one");
+    }
+}
+
 /// Parameters over forty decades, and a category that no state emits.
 #[test]
 fn any_number_of_threads_ends_with_the_same_bits_where_rows_are_rescued_or_impossible() {
