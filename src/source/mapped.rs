@@ -19,7 +19,7 @@ use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::Mmap;
 
@@ -33,9 +33,6 @@ const DIGEST_BYTES: usize = 64 << 10;
 /// Most that the kernel maps at one touch, where it has it in its cache already: a huge page.
 pub(super) const TOUCH_BYTES: usize = 2 << 20;
 
-/// No stretch: nothing has been touched.
-const UNTOUCHED: usize = usize::MAX;
-
 /// A file that is read as memory.
 #[derive(Debug)]
 pub(super) struct Mapped {
@@ -45,9 +42,9 @@ pub(super) struct Mapped {
     file: File,
     /// `None` for an empty file, which cannot be mapped.
     map: Option<Mmap>,
-    /// The stretch of [`TOUCH_BYTES`] that was touched last, so that rows in order do not count it once each. Only for
-    /// estimates: it does no harm that threads overwrite each other's.
-    last_stretch: AtomicUsize,
+    /// Which stretches of [`TOUCH_BYTES`] were touched since pages were last handed back, a bit each: rows in any order count a
+    /// stretch once, and a small file never for more than there is of it.
+    touched: Vec<AtomicU64>,
 }
 
 impl Mapped {
@@ -77,7 +74,9 @@ impl Mapped {
             // `check` looks for a file that was shortened.
             Some(unsafe { Mmap::map(&file) }.map_err(read_error)?)
         };
-        Ok(Self { name: name.into(), file, map, last_stretch: AtomicUsize::new(UNTOUCHED) })
+        let stretches = (length as usize).div_ceil(TOUCH_BYTES);
+        let touched = (0..stretches.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { name: name.into(), file, map, touched })
     }
 
     /// The path, for messages.
@@ -114,14 +113,21 @@ impl Mapped {
         if range.is_empty() {
             return 0;
         }
-        let (first, last) = (range.start / TOUCH_BYTES, (range.end - 1) / TOUCH_BYTES);
-        let known = self.last_stretch.swap(last, Ordering::Relaxed) == first;
-        (last + 1 - first - usize::from(known)) * TOUCH_BYTES
+        // After the touch: whoever hands pages back in between counts too much, never too little.
+        let is_new = |stretch: &usize| {
+            let bit = 1 << (stretch % 64);
+            self.touched[stretch / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0
+        };
+        (range.start / TOUCH_BYTES..=(range.end - 1) / TOUCH_BYTES).filter(is_new).count() * TOUCH_BYTES
     }
 
     /// Hands all pages back to the kernel, if any was touched since the last time.
     pub fn release(&self) {
-        if self.last_stretch.swap(UNTOUCHED, Ordering::Relaxed) != UNTOUCHED {
+        let mut is_touched = false;
+        for stretches in &self.touched {
+            is_touched |= stretches.swap(0, Ordering::Relaxed) != 0;
+        }
+        if is_touched {
             self.hand_back();
         }
     }
@@ -203,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_in_order_count_what_they_touch_once() {
+    fn rows_count_what_they_touch_once_until_it_is_handed_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.bin");
         File::create(&path).unwrap().set_len(3 * TOUCH_BYTES as u64).unwrap();
@@ -211,10 +217,11 @@ mod tests {
         let touch = |range| mapped.append_to(range, &mut Vec::new());
         let in_order: usize = (0..3 * TOUCH_BYTES).step_by(4096).map(|start| touch(start..start + 4096)).sum();
         assert_eq!(in_order, 3 * TOUCH_BYTES);
-        assert_eq!(touch(0..1), TOUCH_BYTES);
-        assert_eq!(touch(TOUCH_BYTES - 1..TOUCH_BYTES + 1), TOUCH_BYTES);
-        assert_eq!(touch(5..5), 0);
+        assert_eq!((touch(0..1), touch(2 * TOUCH_BYTES..2 * TOUCH_BYTES + 1), touch(1..2)), (0, 0, 0));
         mapped.release();
         assert_eq!(touch(TOUCH_BYTES..TOUCH_BYTES + 1), TOUCH_BYTES);
+        assert_eq!(touch(TOUCH_BYTES - 1..TOUCH_BYTES + 1), TOUCH_BYTES, "one of two is known");
+        assert_eq!(touch(5..5), 0);
+        assert_eq!(touch(0..3 * TOUCH_BYTES), TOUCH_BYTES, "two of three are known");
     }
 }
