@@ -12,7 +12,7 @@ use super::forward::{Pass, one_panel};
 use super::gather::flow_row;
 use super::kernels::product::{Matrix, MatrixMut, multiply, transpose_row};
 use super::kernels::{Isa, multiversion, prefetch, rows_ahead};
-use super::scaled::ZERO;
+use super::scaled::{ZERO, power};
 use super::worker::{Phase, Scratch};
 use crate::plan::{Buffer, GainBelow, PlanGroup, ProductStep, Step, SumStep};
 
@@ -259,8 +259,8 @@ fn spread_below(
         }
         // At the scale of what the sum below mixes; see `GainBelow`. In two halves, because the power may leave the range of
         // f32 where the result, which the forward pass has bounded, does not.
-        let shift = (panel - own).clamp(-240, 240) as i32;
-        let halves = (2f32.powi(shift / 2), 2f32.powi(shift - shift / 2));
+        let shift = (own - panel).clamp(-240, 240);
+        let halves = (power(shift / 2), power(shift - shift / 2));
         // No closures: they would not take on the features of the instruction set.
         let mut table = None;
         if let Some((var, param)) = below.table {

@@ -61,7 +61,7 @@ fn exponent_of(bits: u32) -> i64 {
 
 /// 2^−shift, for shifts that f32 can express.
 #[inline(always)]
-fn power(shift: i64) -> f32 {
+pub(super) fn power(shift: i64) -> f32 {
     debug_assert!((-127..=126).contains(&shift));
     f32::from_bits(((127 - shift) as u32) << 23)
 }
