@@ -123,6 +123,21 @@ mod tests {
     }
 
     #[test]
+    fn a_small_file_is_not_handed_back_in_whatever_order_it_is_read() {
+        const ROW: usize = 4096;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.bin");
+        std::fs::File::create(&path).unwrap().set_len(3 * TOUCH_BYTES as u64).unwrap();
+        let files = Concatenated::new(vec![(Mapped::open(&path).unwrap(), 0)]);
+        let num_rows = files.len() / ROW as u64;
+        for row in (0..num_rows).map(|row| row * 937 % num_rows) {
+            files.gather(&[row], ROW).unwrap();
+            assert!(files.touched.load(Ordering::Relaxed) <= 3 * TOUCH_BYTES, "row {row} counts what is there already");
+        }
+        assert_eq!(files.touched.load(Ordering::Relaxed), 3 * TOUCH_BYTES);
+    }
+
+    #[test]
     fn resident_memory_stays_bounded_however_much_is_read() {
         const ROW: usize = 64 << 10;
         let folder = tempfile::tempdir().unwrap();
