@@ -30,7 +30,7 @@ pub async fn compare(
     let Some(first) = specs.first() else { return Ok(Vec::new()) };
     let inputs = Inputs::open(first).await?;
     check_ends(first, &inputs.source)?;
-    let circuit = Arc::new(inputs.build_circuit(first).await?);
+    let circuit = Arc::new(inputs.build_circuit(first, &mut |_| ()).await?);
     let mut lines = Vec::new();
     let mut curves = Vec::new();
     for setting in settings {
@@ -193,7 +193,7 @@ impl Observer for Watch<'_> {
                 self.curve.points.push((seconds, found.log_likelihood));
             }
             Event::Warning(message) => (self.tell)(&format!("warning: {message}")),
-            Event::EpochEnd(_) | Event::Checkpointed { .. } | Event::Finished(_) => {}
+            Event::EpochEnd(_) | Event::Structure { .. } | Event::Checkpointed { .. } | Event::Finished(_) => {}
         }
     }
 }

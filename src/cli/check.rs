@@ -10,10 +10,10 @@ use serde_json::json;
 
 use super::output::{Failure, Outcome, note, say, table, thousands};
 use super::pipeline_args::{PipelineArgs, Understood};
+use super::report::{StructureProgress, describe_columns, describe_rows};
 use super::runtime;
 use super::train::MachineArgs;
 use crate::circuit::Circuit;
-use crate::decode::{RowShape, ValueKind};
 use crate::error::Result;
 use crate::pipeline::model::{MemoryEstimate, estimate};
 use crate::pipeline::prepare::{Inputs, Machine};
@@ -62,13 +62,15 @@ async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
         Source::Live(_) => None,
         _ => Some(inputs.sample(spec.batch.rows as u64).await?),
     };
-    let circuit = Arc::new(inputs.build_circuit(spec).await?);
+    let mut progress = StructureProgress::default();
+    let circuit = Arc::new(inputs.build_circuit(spec, &mut |share| progress.show(share)).await?);
+    drop(progress);
     if let Some(batch) = &first {
         circuit.check_batch(batch)?;
     }
     let budget = machine.memory_budget() as u64;
     let memory = estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory);
-    inputs.build_learner(spec, &circuit, machine).await?;
+    inputs.build_learner(spec, &circuit, machine, None).await?;
     Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, memory })
 }
 
@@ -85,10 +87,20 @@ impl Found {
         }
         let layout = self.circuit.layout();
         let memory = &self.memory;
-        let mut rows = vec![
-            ("pipeline", name.to_string()),
-            ("source", source),
-            ("decoder", format!("{}: {}", self.inputs.decoder.identity(), describe_rows(self.inputs.decoder.shape()))),
+        let mut rows = vec![("pipeline", name.to_string()), ("source", source)];
+        if let Some(columns) = &self.inputs.reading {
+            rows.push(("columns", describe_columns(columns)));
+        }
+        rows.extend([
+            (
+                "decoder",
+                format!(
+                    "{}: {}, {}",
+                    self.inputs.decoder.identity(),
+                    describe_rows(self.inputs.decoder.shape()),
+                    self.inputs.describe_input(spec)
+                ),
+            ),
             ("batch", describe_batch(spec, self.first_batch)),
             (
                 "circuit",
@@ -101,7 +113,7 @@ impl Found {
                 ),
             ),
             ("optimizer", format!("{}, {}", spec.learn.optimizer.name(), describe_limits(spec))),
-        ];
+        ]);
         if let Some(valid) = &self.inputs.valid {
             let limit = valid.rows.map_or(String::new(), |rows| format!(", {} rows", thousands(rows)));
             rows.push(("validation", format!("{}{limit}", valid.source.manifest().kind)));
@@ -134,6 +146,7 @@ impl Found {
         json!({
             "pipeline": name,
             "source": {"kind": manifest.kind, "files": manifest.files, "digest": manifest.digest, "rows": self.inputs.num_rows()},
+            "columns": self.inputs.reading,
             "decoder": {"identity": self.inputs.decoder.identity(), "rows": self.inputs.decoder.shape()},
             "batch": {"rows": spec.batch.rows, "first": self.first_batch},
             "circuit": {
@@ -149,18 +162,6 @@ impl Found {
         })
         .to_string()
     }
-}
-
-/// What rows look like, in a few words.
-pub(super) fn describe_rows(shape: &RowShape) -> String {
-    let values = match shape.values {
-        ValueKind::Categories(cats) => format!("{} categories", thousands(u64::from(cats))),
-        ValueKind::Reals => "real numbers".to_string(),
-    };
-    let grid = shape.grid.as_ref().map_or(String::new(), |grid| {
-        format!(" ({})", grid.iter().map(ToString::to_string).collect::<Vec<_>>().join("×"))
-    });
-    format!("rows of {} variables{grid}, {values}", thousands(shape.num_vars as u64))
 }
 
 fn describe_batch(spec: &PipelineSpec, first: Option<usize>) -> String {

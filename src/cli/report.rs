@@ -7,8 +7,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::{note, say, table, thousands};
 use crate::backend::TrainingPrecision;
+use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::pipeline::observer::{EpochEnd, Event, Finished, Started, StepLine, Validated};
+use crate::source::{ColumnInfo, Reading};
 
 /// How a run is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) struct Report {
     style: Style,
     bar: Option<ProgressBar>,
+    /// Of what comes before the first batch.
+    structure: StructureProgress,
     /// When progress was last shown in a line.
     last_line: Instant,
     /// Why nothing can be shown any more: the run goes on, its user is told at the end.
@@ -36,7 +40,7 @@ pub(super) struct Report {
 
 impl Report {
     pub fn new(style: Style) -> Self {
-        Self { style, bar: None, last_line: Instant::now(), failed: None }
+        Self { style, bar: None, structure: StructureProgress::default(), last_line: Instant::now(), failed: None }
     }
 
     /// Something a user should know about how the command was understood.
@@ -59,7 +63,11 @@ impl Report {
             return;
         }
         match event {
-            Event::Started(started) => self.started(started),
+            Event::Structure { share } => self.structure.show(*share),
+            Event::Started(started) => {
+                self.structure = StructureProgress::default();
+                self.started(started);
+            }
             Event::Step(line) => self.step(line),
             Event::Validated(validated) => self.say(validated_line(validated)),
             Event::EpochEnd(end) => self.say(epoch_line(end)),
@@ -89,9 +97,15 @@ impl Report {
         let mut rows = vec![
             ("run", format!("{}{place}", started.name)),
             ("source", format!("{}, {rows}{} variables", started.source, started.num_vars)),
+        ];
+        rows.extend(started.columns.as_ref().map(|columns| ("columns", describe_columns(columns))));
+        rows.extend(
+            started.shape.as_ref().map(|shape| ("rows", format!("{}, {}", describe_rows(shape), started.input))),
+        );
+        rows.extend([
             ("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))),
             ("optimizer", started.optimizer.clone()),
-        ];
+        ]);
         let why = started.device_note.as_ref().map_or(String::new(), |why| format!(" ({why})"));
         rows.push(("device", format!("{}{why}", started.device)));
         if started.precision != TrainingPrecision::F32 {
@@ -141,6 +155,70 @@ impl Report {
             None => write(),
         }
     }
+}
+
+/// How much of a structure has been learned: a bar on a terminal, elsewhere a line from time to time. Cleared when dropped.
+#[derive(Debug, Default)]
+pub(super) struct StructureProgress {
+    bar: Option<ProgressBar>,
+    last_line: Option<Instant>,
+}
+
+impl StructureProgress {
+    pub fn show(&mut self, share: f64) {
+        let percent = (100.0 * share).round() as u64;
+        if std::io::stderr().is_terminal() {
+            let bar = self.bar.get_or_insert_with(|| {
+                let bar = ProgressBar::with_draw_target(Some(100), ProgressDrawTarget::stderr());
+                let style = ProgressStyle::with_template("[{bar:24}] learning the structure, {pos} %");
+                bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+                bar
+            });
+            bar.set_position(percent);
+        } else if self.last_line.is_none_or(|at| at.elapsed() >= LINE_INTERVAL) {
+            // The first word comes at once: what follows may take minutes.
+            self.last_line = Some(Instant::now());
+            note(format_args!("learning the structure: {percent} %"));
+        }
+    }
+}
+
+impl Drop for StructureProgress {
+    fn drop(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// Columns that a line lists before it only counts them.
+const LISTED: usize = 12;
+
+/// Which columns are learned, and which are left out.
+pub(super) fn describe_columns(columns: &Reading) -> String {
+    let list = |columns: &[ColumnInfo]| {
+        let shown = columns.iter().take(LISTED).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        match columns.len() {
+            many if many > LISTED => format!("{shown} and {} more", thousands((many - LISTED) as u64)),
+            _ => shown,
+        }
+    };
+    match &columns.left_out[..] {
+        [] => list(&columns.read),
+        left_out => format!("{}; left out: {}", list(&columns.read), list(left_out)),
+    }
+}
+
+/// What rows look like, in a few words.
+pub(super) fn describe_rows(shape: &RowShape) -> String {
+    let values = match shape.values {
+        ValueKind::Categories(cats) => format!("{} categories", thousands(u64::from(cats))),
+        ValueKind::Reals => "real numbers".to_string(),
+    };
+    let grid = shape.grid.as_ref().map_or(String::new(), |grid| {
+        format!(" ({})", grid.iter().map(ToString::to_string).collect::<Vec<_>>().join("×"))
+    });
+    format!("rows of {} variables{grid}, {values}", thousands(shape.num_vars as u64))
 }
 
 fn progress(line: &StepLine) -> String {

@@ -151,7 +151,7 @@ async fn tokenize(
     mut sink: Sink,
     counts: &mut Counts,
 ) -> Result<()> {
-    let opened = open_source(&spec.source, &spec.decode).await?;
+    let opened = open_source(&spec.source, &spec.decode, None).await?;
     let mut take = |pieces: Vec<Piece>| -> Result<()> {
         // Side by side, written in order.
         let decoded: Vec<Result<Decoded>> = pieces.par_iter().map(|piece| decoder.decode(piece)).collect();

@@ -108,7 +108,8 @@ async fn open(spec: &ComparisonSpec, shared: &PipelineSpec) -> Result<Inputs> {
         return Err(Error::option("the source is endless, and epochs are compared: give it a number of rows"));
     }
     if !spec.test.is_empty() {
-        let test = HeldOut::open_files(shared, &spec.test).await.map_err(|e| e.at("compare.test"))?;
+        let test =
+            HeldOut::open_files(shared, &spec.test, inputs.reading.as_ref()).await.map_err(|e| e.at("compare.test"))?;
         // Looked at now, not after the first epoch.
         test.open(&inputs)?.next().await.map_err(|e| e.at("compare.test"))?;
         inputs.test = Some(test);
@@ -295,8 +296,8 @@ impl Running<'_> {
         let shared = self.spec.shared(seed)?;
         let mut inputs = self.inputs.clone();
         inputs.batch.seed = seed;
-        let circuit = Arc::new(inputs.build_circuit(&shared).await?);
-        let (mut placed, _) = inputs.build_learner(&shared, &circuit, &self.options.machine).await?;
+        let circuit = Arc::new(inputs.build_circuit(&shared, &mut |_| ()).await?);
+        let (mut placed, _) = inputs.build_learner(&shared, &circuit, &self.options.machine, None).await?;
         let mut point = Point::default();
         if let Some(valid) = &inputs.valid {
             let score = async |batch| placed.backend.log_likelihoods(&batch);

@@ -175,6 +175,7 @@ impl<'a> Recorder<'a> {
             }
             Event::Step(_)
             | Event::EpochEnd(_)
+            | Event::Structure { .. }
             | Event::Checkpointed { .. }
             | Event::Warning(_)
             | Event::Finished(_) => {}

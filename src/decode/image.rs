@@ -117,6 +117,26 @@ impl Color {
     }
 }
 
+/// Whether the header of an image file says that it has shades and no colours; `None` if it has no such header.
+pub fn is_grey(bytes: &[u8]) -> Option<bool> {
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().ok()?;
+    let color = reader.into_decoder().ok()?.original_color_type();
+    use image::ExtendedColorType as Type;
+    Some(matches!(
+        color,
+        Type::L1
+            | Type::La1
+            | Type::L2
+            | Type::La2
+            | Type::L4
+            | Type::La4
+            | Type::L8
+            | Type::La8
+            | Type::L16
+            | Type::La16
+    ))
+}
+
 /// Turns image files into rows of pixels.
 #[derive(Clone, Debug)]
 pub struct ImageDecoder {

@@ -17,8 +17,8 @@ use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::optim::OptimizerSpec;
 use crate::structure::{
-    Clusters, HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, factor_latents, hclt, hmm,
-    monarch_hmm, mutual_information, pd, pdhclt, rat_spn,
+    Clusters, HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Spread, Spreads, Tree, Tying, factor_latents,
+    has_densities, hclt, hmm, monarch_hmm, mutual_information_telling, pd, pdhclt_telling, rat_spn, start_densities,
 };
 
 /// How deep a RAT-SPN is where nothing is said and there are variables enough.
@@ -29,23 +29,39 @@ const PIECES_OF_A_LINE: usize = 16;
 const PIECES_OF_A_SIDE: usize = 4;
 
 /// Whether the structure is learned from rows.
-pub fn needs_sample(spec: &CircuitSpec) -> bool {
+pub fn learns_structure(spec: &CircuitSpec) -> bool {
     matches!(spec.model, ModelSpec::Hclt { .. } | ModelSpec::Pdhclt(_))
 }
 
-/// Builds the circuit. `sample` are rows to learn a tree from.
-pub fn build_circuit(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>) -> Result<Circuit> {
-    build(spec, shape, sample).map_err(|e| e.at("circuit"))
+/// Whether a circuit is built for what its rows are: its structure, or where the moments of its densities are taken about.
+pub fn needs_sample(spec: &CircuitSpec, shape: &RowShape) -> bool {
+    learns_structure(spec)
+        || !matches!(spec.model, ModelSpec::File { .. }) && input_kind(spec, shape.values) == InputKind::Gaussian
 }
 
-fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>) -> Result<Circuit> {
+/// Builds the circuit. `sample` are rows to learn a tree and the spread of real columns from; `tell` is told how much of
+/// that is done, from 0 to 1.
+pub fn build_circuit(
+    spec: &CircuitSpec,
+    shape: &RowShape,
+    sample: Option<&Batch>,
+    tell: &(dyn Fn(f64) + Sync),
+) -> Result<Circuit> {
+    build(spec, shape, sample, tell).map_err(|e| e.at("circuit"))
+}
+
+fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>, tell: &(dyn Fn(f64) + Sync)) -> Result<Circuit> {
     if let ModelSpec::File { path } = &spec.model {
         let (circuit, _) = json::load(Path::new(&expand_path(path)?))?;
         return check_fits(circuit, shape).map_err(|e| e.at(path));
     }
-    let distribution = input(spec, shape.values)?;
-    let each = |_: usize| distribution.clone();
     let num_vars = shape.num_vars;
+    let spreads = sample.filter(|_| input_kind(spec, shape.values) == InputKind::Gaussian).map(Spreads::of_rows);
+    let each: Vec<Arc<dyn Distribution>> = (0..num_vars)
+        .map(|var| input(spec, shape.values, spreads.as_ref().map(|spreads| spreads.of(var))))
+        .collect::<Result<_>>()?;
+    let shared = input(spec, shape.values, spreads.as_ref().map(Spreads::shared))?;
+    let each = |var: usize| if spec.model.ties_inputs() { shared.clone() } else { each[var].clone() };
     let sample = || {
         sample.ok_or_else(|| {
             Error::option(format!("model = {}: needs rows to learn its structure from", spec.model.name()))
@@ -57,14 +73,14 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>) -> Result
                 TyingSpec::Homogeneous => Tying::Homogeneous,
                 TyingSpec::Inhomogeneous => Tying::Inhomogeneous,
             };
-            hmm(num_vars, *latents, distribution.clone(), tying)
+            hmm(num_vars, *latents, shared.clone(), tying)
         }
         ModelSpec::MonarchHmm { latents, factors } => {
             let factors = factors.map_or_else(|| factor_latents(*latents), Ok)?;
-            monarch_hmm(num_vars, factors, distribution.clone())
+            monarch_hmm(num_vars, factors, shared.clone())
         }
         ModelSpec::Hclt { latents, components, tie_inputs } => {
-            let tree = Tree::chow_liu(&mutual_information(sample()?, MutualInformation::Auto)?)?;
+            let tree = Tree::chow_liu(&mutual_information_telling(sample()?, MutualInformation::Auto, tell)?)?;
             hclt(&tree, *latents, each, HcltOptions { tie_inputs: *tie_inputs, components: *components })
         }
         ModelSpec::Pd(options) => {
@@ -73,7 +89,7 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>) -> Result
         }
         ModelSpec::Pdhclt(options) => {
             let (grid, options) = pd_options(options, spec.seed, shape)?;
-            pdhclt(sample()?, &grid, &options, MutualInformation::Auto, each)
+            pdhclt_telling(sample()?, &grid, &options, MutualInformation::Auto, each, tell)
         }
         ModelSpec::RatSpn { latents, depth, repetitions, pieces } => {
             let deepest = num_vars.checked_ilog(*pieces).unwrap_or(0) as usize;
@@ -85,14 +101,19 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>) -> Result
     }
 }
 
-/// Whether parameters start from rows: components of a mixture that start from chance alone are soon one.
-pub fn starts_from_sample(spec: &CircuitSpec) -> bool {
+/// Whether parameters start from rows: components of a mixture that start from chance alone are soon one, and densities
+/// have to start where the data is.
+pub fn starts_from_sample(spec: &CircuitSpec, circuit: &Circuit) -> bool {
+    starts_from_clusters(spec) || has_densities(circuit)
+}
+
+fn starts_from_clusters(spec: &CircuitSpec) -> bool {
     matches!(spec.model, ModelSpec::Hclt { components: 2.., tie_inputs: false, .. })
         && matches!(spec.input, None | Some(InputKind::Categorical))
 }
 
-/// The parameters to start from: random, those of the circuit's file, or random ones moved to clusters of `sample`, where
-/// these are components of a mixture over categories.
+/// The parameters to start from: those of the circuit's file; or random ones, moved to clusters of `sample` where these are
+/// components of a mixture over categories, and to rows of it where inputs are densities.
 pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit, sample: Option<&Batch>) -> Result<Params> {
     if let ModelSpec::File { path } = &spec.model {
         let (_, params) = json::load(Path::new(&expand_path(path)?))?;
@@ -103,11 +124,14 @@ pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit, sample: Option<&Bat
     }
     let mut params = Params::random(circuit, spec.seed, spec.perturbation).map_err(|e| e.at("circuit"))?;
     if let (ModelSpec::Hclt { components, .. }, Some(sample)) =
-        (&spec.model, sample.filter(|_| starts_from_sample(spec)))
+        (&spec.model, sample.filter(|_| starts_from_clusters(spec)))
         && let Some(cats) = input_categories(circuit)
     {
         let clusters = Clusters::of_rows(sample, cats, *components, spec.seed).map_err(|e| e.at("circuit"))?;
         clusters.move_start(circuit, &mut params)?;
+    }
+    if let Some(sample) = sample {
+        start_densities(circuit, sample, spec.seed, &mut params)?;
     }
     Ok(params)
 }
@@ -120,22 +144,30 @@ fn input_categories(circuit: &Circuit) -> Option<u32> {
     }
 }
 
-/// The distribution of every variable.
-fn input(spec: &CircuitSpec, values: ValueKind) -> Result<Arc<dyn Distribution>> {
-    let default = match values {
+/// What inputs are, where the pipeline may leave it open.
+pub fn input_kind(spec: &CircuitSpec, values: ValueKind) -> InputKind {
+    spec.input.unwrap_or(match values {
         ValueKind::Categories(_) => InputKind::Categorical,
         ValueKind::Reals => InputKind::Gaussian,
-    };
+    })
+}
+
+/// The distribution of a variable. A normal one takes moments about the centre of its column, and is at least `min_std` of
+/// its width wide.
+fn input(spec: &CircuitSpec, values: ValueKind, spread: Option<Spread>) -> Result<Arc<dyn Distribution>> {
     let refuse =
         |name: &str| Err(Error::option(format!("input = \"{name}\": needs categories, and the rows are real numbers")));
-    match (spec.input.unwrap_or(default), values) {
+    match (input_kind(spec, values), values) {
         (InputKind::Categorical, ValueKind::Categories(cats)) => Ok(Categorical::new(cats)?),
         (InputKind::Categorical, ValueKind::Reals) => refuse("categorical"),
         (InputKind::DiscreteLogistic, ValueKind::Categories(cats)) => {
             Ok(DiscreteLogistic::new(cats, (-1.0, 1.0), spec.min_std)?)
         }
         (InputKind::DiscreteLogistic, ValueKind::Reals) => refuse("discrete-logistic"),
-        (InputKind::Gaussian, _) => Ok(Gaussian::new(spec.min_std, 0.0)?),
+        (InputKind::Gaussian, _) => {
+            let Spread { centre, width } = spread.unwrap_or(Spread { centre: 0.0, width: 1.0 });
+            Ok(Gaussian::new((spec.min_std * width).max(f64::from(f32::MIN_POSITIVE)), centre)?)
+        }
     }
 }
 
@@ -281,8 +313,8 @@ mod tests {
             ("model = \"hmm\"\nlatents = 4\ninput = \"discrete-logistic\"", false),
         ] {
             let spec = spec(text);
-            assert_eq!(needs_sample(&spec), sampled, "{text}");
-            let circuit = build_circuit(&spec, &grid, sampled.then_some(&sample)).expect(text);
+            assert_eq!(needs_sample(&spec, &grid), sampled, "{text}");
+            let circuit = build_circuit(&spec, &grid, sampled.then_some(&sample), &|_| ()).expect(text);
             assert_eq!(circuit.num_vars(), 48, "{text}");
             initial_params(&spec, &circuit, None).unwrap().check(&circuit).unwrap();
             circuit.check_batch(&sample).expect(text);
@@ -299,33 +331,33 @@ mod tests {
             ("model = \"monarch-hmm\"\nlatents = 7", "a prime"),
             ("model = \"rat-spn\"\ndepth = 9", "must be at most 3"),
         ] {
-            let error = build_circuit(&spec(text), &line, None).unwrap_err().to_string();
+            let error = build_circuit(&spec(text), &line, None, &|_| ()).unwrap_err().to_string();
             assert!(error.starts_with("circuit") && error.contains(words), "{text}: {error}");
         }
         let reals = shape(10, ValueKind::Reals, None);
-        assert!(build_circuit(&spec("input = \"categorical\""), &reals, None).is_err());
-        assert!(build_circuit(&spec("latents = 2"), &reals, None).is_ok(), "reals are Gaussian by default");
+        assert!(build_circuit(&spec("input = \"categorical\""), &reals, None, &|_| ()).is_err());
+        assert!(build_circuit(&spec("latents = 2"), &reals, None, &|_| ()).is_ok(), "reals are Gaussian by default");
     }
 
     #[test]
-    fn components_over_categories_start_from_the_sample_and_nothing_else_does() {
+    fn components_over_categories_and_densities_start_from_the_sample_and_nothing_else_does() {
         let (line, sample) = (shape(6, ValueKind::Categories(4), None), rows(6, 4));
         for (text, moved) in [
             ("components = 3", true),
             ("components = 3\ninput = \"categorical\"", true),
             ("components = 1", false),
             ("components = 3\ntie_inputs = true", false),
-            ("components = 3\ninput = \"discrete-logistic\"", false),
+            ("components = 3\ninput = \"discrete-logistic\"", true),
         ] {
             let spec = spec(&format!("model = \"hclt\"\nlatents = 2\n{text}"));
-            let circuit = build_circuit(&spec, &line, Some(&sample)).unwrap();
+            let circuit = build_circuit(&spec, &line, Some(&sample), &|_| ()).unwrap();
             let chance = Params::random(&circuit, spec.seed, spec.perturbation).unwrap();
             let start = initial_params(&spec, &circuit, Some(&sample)).unwrap();
             start.check(&circuit).unwrap();
-            assert_eq!((starts_from_sample(&spec), start != chance), (moved, moved), "{text}");
+            assert_eq!((starts_from_sample(&spec, &circuit), start != chance), (moved, moved), "{text}");
         }
         let many = spec("model = \"hclt\"\nlatents = 2\ncomponents = 41");
-        let circuit = build_circuit(&many, &line, Some(&sample)).unwrap();
+        let circuit = build_circuit(&many, &line, Some(&sample), &|_| ()).unwrap();
         let error = initial_params(&many, &circuit, Some(&sample)).unwrap_err().to_string();
         assert!(error.starts_with("circuit") && error.contains("components = 41: more than the 40 rows"), "{error}");
     }
@@ -336,14 +368,14 @@ mod tests {
         let path = folder.path().join("circuit.json");
         let made = spec("latents = 3\nseed = 9");
         let shape = shape(4, ValueKind::Categories(2), None);
-        let circuit = build_circuit(&made, &shape, None).unwrap();
+        let circuit = build_circuit(&made, &shape, None, &|_| ()).unwrap();
         let params = initial_params(&made, &circuit, None).unwrap();
         json::save(&path, &circuit, Some(&params)).unwrap();
         let file = spec(&format!("model = \"file\"\npath = '{}'", path.display()));
-        let again = build_circuit(&file, &shape, None).unwrap();
+        let again = build_circuit(&file, &shape, None, &|_| ()).unwrap();
         assert_eq!(initial_params(&file, &again, None).unwrap(), params);
         let wide = RowShape { num_vars: 5, ..shape };
-        let error = build_circuit(&file, &wide, None).unwrap_err().to_string();
+        let error = build_circuit(&file, &wide, None, &|_| ()).unwrap_err().to_string();
         assert!(error.contains("has 4 variables, a row has 5"), "{error}");
     }
 
@@ -369,8 +401,9 @@ mod tests {
 
     #[test]
     fn the_estimate_counts_every_buffer_of_an_optimizer() {
-        let circuit =
-            Arc::new(build_circuit(&spec("latents = 3"), &shape(4, ValueKind::Categories(5), None), None).unwrap());
+        let circuit = Arc::new(
+            build_circuit(&spec("latents = 3"), &shape(4, ValueKind::Categories(5), None), None, &|_| ()).unwrap(),
+        );
         let layout = circuit.layout().clone();
         let (stats, rows) = (layout.num_stats() as u64, layout.num_rows() as u64);
         let params = Params::random(&circuit, 1, 2.0).unwrap();
@@ -391,7 +424,8 @@ mod tests {
 
     #[test]
     fn activations_stay_under_the_budget() {
-        let circuit = build_circuit(&spec("latents = 3"), &shape(4, ValueKind::Categories(5), None), None).unwrap();
+        let circuit =
+            build_circuit(&spec("latents = 3"), &shape(4, ValueKind::Categories(5), None), None, &|_| ()).unwrap();
         let optimizer = OptimizerSpec::FullBatchEm(crate::optim::FullBatchEmSpec::default());
         let small = estimate(&circuit, &optimizer, 1, 1 << 30, 7);
         let large = estimate(&circuit, &optimizer, 1_000_000, 1 << 20, 7);

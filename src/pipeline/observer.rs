@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::backend::TrainingPrecision;
+use crate::decode::RowShape;
+use crate::source::Reading;
 
 /// Watches a run.
 pub trait Observer: Send {
@@ -25,6 +27,11 @@ impl Observer for () {
 /// Something that happened in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// A structure is being learned from rows.
+    Structure {
+        /// How much of it is done, from 0 to 1.
+        share: f64,
+    },
     /// Everything is open and built; the first batch is next.
     Started(Started),
     /// A batch was learned from.
@@ -57,8 +64,17 @@ pub struct Started {
     pub step: u64,
     /// What is read, in a few words.
     pub source: String,
+    /// Which columns of a table are learned, and which are left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub columns: Option<Reading>,
     /// Rows of an epoch, where that is known beforehand.
     pub rows: Option<u64>,
+    /// How rows are understood.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<RowShape>,
+    /// What inputs a variable has, in a few words.
+    #[serde(default)]
+    pub input: String,
     /// Variables of a row.
     pub num_vars: usize,
     /// Which model, in a few words.
@@ -220,6 +236,7 @@ impl Event {
     /// The event as one JSON object; its `event` says what it is.
     pub fn to_json(&self) -> Value {
         let (name, value) = match self {
+            Self::Structure { share } => ("structure", json!({ "share": share })),
             Self::Started(started) => ("started", json!(started)),
             Self::Step(line) => ("step", json!(line)),
             Self::Validated(validated) => ("validated", json!(validated)),

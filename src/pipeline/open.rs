@@ -1,8 +1,11 @@
 //! What a pipeline names, opened: sources by their format, decoders by what the source delivers.
 //!
-//! Where the pipeline is silent the data decides: a text column is text, a column of lists of one length is rows, and how
-//! many categories there are is counted over the first rows. Opening reads headers and at most these rows.
+//! Where the pipeline is silent the data decides, as far as it can only mean one thing: a column of lists is rows, a column
+//! of image files images, columns of numbers are variables, and how many categories there are is counted over the first
+//! rows. What was decided is said before anything is learned ([`Opened::reading`]). Opening reads headers and at most
+//! these rows.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +14,7 @@ use super::spec::{
     DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
 };
 use crate::data::Column;
-use crate::decode::image::ImageDecoder;
+use crate::decode::image::{Color, ImageDecoder, ImageSpec, is_grey};
 use crate::decode::rows::RowDecoder;
 use crate::decode::text::TextDecoder;
 use crate::decode::tokens::TokenDecoder;
@@ -26,10 +29,13 @@ use crate::source::store::{Shard, resolve};
 use crate::source::synthetic::{Synthetic, SyntheticSpec};
 use crate::source::token_width::TokenWidth;
 use crate::source::tokens::TokenFiles;
-use crate::source::{Columns, IndexedSource, Manifest, Piece, RecordKind, Records, Source};
+use crate::source::{Columns, IndexedSource, Manifest, Piece, Reading, RecordKind, Records, Source, Wanted};
 
 /// Rows that are looked at to count categories.
 const ROWS_TO_COUNT: usize = 20_000;
+
+/// Images that are looked at for colours.
+const IMAGES_TO_SEE: usize = 64;
 
 /// The most categories that are taken from the data without being asked for.
 const MOST_COUNTED: u32 = 1 << 20;
@@ -44,6 +50,8 @@ pub struct Opened {
     pub source: Source,
     /// What they are.
     hint: Hint,
+    /// Which columns of a table they come from.
+    pub reading: Option<Reading>,
 }
 
 #[derive(Clone, Debug)]
@@ -60,23 +68,34 @@ enum Hint {
     Synthetic { num_vars: usize, cats: u32 },
 }
 
-/// Opens a source. Token files are cut into rows of `decode.window`.
-pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec) -> Result<Opened> {
+/// Opens a source. Token files are cut into rows of `decode.window`. Where it names no column, those of `like` are meant, if
+/// that is given.
+pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&Reading>) -> Result<Opened> {
     if let Some(synthetic) = &spec.synthetic {
         let hint = Hint::Synthetic { num_vars: synthetic.num_vars, cats: synthetic.cats };
-        return Ok(Opened { source: Source::Indexed(Arc::new(Synthetic::new(synthetic)?)), hint });
+        return Ok(Opened { source: Source::Indexed(Arc::new(Synthetic::new(synthetic)?)), hint, reading: None });
     }
-    let columns = match (&spec.column, &spec.columns[..]) {
-        (Some(name), _) => Columns::One(name.clone()),
-        (None, []) => Columns::Auto,
-        (None, names) => Columns::Many(names.to_vec()),
+    let columns = match (&spec.column, &spec.columns[..], like) {
+        (Some(name), ..) => Columns::One(name.clone()),
+        (None, [], None) => match decode.kind {
+            None => Columns::Auto,
+            Some(DecodeKind::Text) => Columns::Only(Wanted::Text),
+            Some(DecodeKind::Image) => Columns::Only(Wanted::Images),
+            Some(DecodeKind::Rows) => Columns::Only(Wanted::Rows),
+            Some(DecodeKind::Tokens) => Columns::Only(Wanted::Lists),
+        },
+        (None, [], Some(like)) => match &like.read[..] {
+            [column] => Columns::One(column.name.clone()),
+            columns => Columns::Many(columns.iter().map(|column| column.name.clone()).collect()),
+        },
+        (None, names, _) => Columns::Many(names.to_vec()),
     };
     let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
     if format == Format::Arrow {
         let open = move || ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns);
         let stream = detached("standard-input", open).await?; // blocks until somebody writes
-        let hint = Hint::Records(stream.kind());
-        return Ok(Opened { source: Source::Live(Arc::new(stream)), hint });
+        let (hint, reading) = (Hint::Records(stream.kind()), Some(stream.reading().clone()));
+        return Ok(Opened { source: Source::Live(Arc::new(stream)), hint, reading });
     }
     let patterns: Vec<String> = spec.files.iter().map(|file| expand_path(file)).collect::<Result<_>>()?;
     let shards = resolve(&patterns).await?;
@@ -84,16 +103,16 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec) -> Result<Opene
     Ok(match format {
         Format::Parquet => {
             let source = ParquetSource::open(shards, &columns).await?;
-            let hint = Hint::Records(source.column_kind());
-            Opened { source: Source::Blocks(Arc::new(source)), hint }
+            let (hint, reading) = (Hint::Records(source.column_kind()), Some(source.reading().clone()));
+            Opened { source: Source::Blocks(Arc::new(source)), hint, reading }
         }
         Format::Jsonl => {
             let source = JsonlSource::open(shards, spec.field.as_deref().unwrap_or("text")).await?;
-            Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::Records(RecordKind::Text) }
+            Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::Records(RecordKind::Text), reading: None }
         }
         Format::Tokens if shards.iter().all(is_compressed) => {
             let source = CompressedTokens::open(shards, width).await?;
-            Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::TokenStream }
+            Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::TokenStream, reading: None }
         }
         Format::Tokens if shards.iter().any(is_compressed) => {
             return Err(Error::option("files: some token files are compressed and some are not; read them apart"));
@@ -101,12 +120,12 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec) -> Result<Opene
         Format::Tokens => {
             let window = decode.window.unwrap_or(DEFAULT_WINDOW);
             let source = TokenFiles::open(&local_paths(&shards)?, width, window)?;
-            Opened { source: Source::Indexed(Arc::new(source)), hint: Hint::TokenRows }
+            Opened { source: Source::Indexed(Arc::new(source)), hint: Hint::TokenRows, reading: None }
         }
         Format::Npy => {
             let source = NpyFiles::open(&local_paths(&shards)?)?;
             let hint = Hint::Array(source.shape().to_vec());
-            Opened { source: Source::Indexed(Arc::new(source)), hint }
+            Opened { source: Source::Indexed(Arc::new(source)), hint, reading: None }
         }
         Format::Arrow => unreachable!("opened above"),
     })
@@ -127,10 +146,7 @@ fn local_paths(shards: &[Shard]) -> Result<Vec<PathBuf>> {
 
 /// The decoder for what a source delivers, where `decode` does not say otherwise.
 pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dyn Decoder>> {
-    let kind = match decode.kind {
-        Some(kind) => kind,
-        None => opened.likely_kind().await?,
-    };
+    let kind = decode.kind.unwrap_or_else(|| opened.likely_kind());
     let window = decode.window.unwrap_or(DEFAULT_WINDOW);
     match kind {
         DecodeKind::Text => Ok(Arc::new(open_text(decode, window)?)),
@@ -141,7 +157,13 @@ pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dy
                 _ => TokenDecoder::new(vocab, window)?,
             }))
         }
-        DecodeKind::Image => Ok(Arc::new(ImageDecoder::new(decode.image())?)),
+        DecodeKind::Image => {
+            let color = match decode.color {
+                Some(color) => color,
+                None => opened.likely_color().await?,
+            };
+            Ok(Arc::new(ImageDecoder::new(ImageSpec { color, ..decode.image() })?))
+        }
         DecodeKind::Rows => opened.row_decoder(decode).await,
     }
 }
@@ -163,36 +185,45 @@ pub fn open_text(decode: &DecodeSpec, window: usize) -> Result<TextDecoder> {
 }
 
 impl Opened {
-    /// What the records most likely are.
-    async fn likely_kind(&self) -> Result<DecodeKind> {
-        Ok(match &self.hint {
+    /// What the records are, where nobody says.
+    fn likely_kind(&self) -> DecodeKind {
+        match &self.hint {
             Hint::Records(RecordKind::Text) => DecodeKind::Text,
             Hint::Records(RecordKind::Image) => DecodeKind::Image,
-            Hint::Records(RecordKind::Lists { width: Some(_), .. }) | Hint::Array(_) | Hint::Synthetic { .. } => {
-                DecodeKind::Rows
-            }
+            Hint::Records(RecordKind::Lists { .. }) | Hint::Array(_) | Hint::Synthetic { .. } => DecodeKind::Rows,
             Hint::TokenRows | Hint::TokenStream => DecodeKind::Tokens,
-            Hint::Records(RecordKind::Lists { width: None, .. }) => match self.list_length().await? {
-                Some(_) => DecodeKind::Rows,
-                None => DecodeKind::Tokens,
-            },
-        })
+        }
     }
 
-    /// How long the first lists are, if all are as long.
-    async fn list_length(&self) -> Result<Option<usize>> {
-        let mut lengths = None;
-        self.look(|piece| {
+    /// How long most of the first lists are: a list of another length is a bad record. Where there is no such length the
+    /// lists are no rows.
+    async fn list_length(&self) -> Result<usize> {
+        let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut first_other = None;
+        self.look(ROWS_TO_COUNT, |piece| {
             let Records::Lists(lists) = &piece.records else { return Ok(()) };
             let good = (0..lists.ends.len()).filter(|record| piece.bad.iter().all(|(bad, _)| bad != record));
-            for length in good.map(|record| lists.range(record).len()) {
-                let (shortest, longest) = lengths.get_or_insert((length, length));
-                (*shortest, *longest) = ((*shortest).min(length), (*longest).max(length));
+            for record in good {
+                let length = lists.range(record).len();
+                *lengths.entry(length).or_default() += 1;
+                if lengths.len() == 2 && first_other.is_none() {
+                    let (unit, number) = piece.positions.place(record);
+                    first_other = Some(format!("{}: {unit} {number} has {length}", piece.file));
+                }
             }
             Ok(())
         })
         .await?;
-        Ok(lengths.filter(|(shortest, longest)| shortest == longest && *shortest > 0).map(|(length, _)| length))
+        let total: usize = lengths.values().sum();
+        let most = lengths.iter().max_by_key(|(_, count)| **count);
+        match (most, lengths.keys().next(), lengths.keys().last()) {
+            (Some((&length, &count)), ..) if 2 * count > total && length > 0 => Ok(length),
+            (_, Some(shortest), Some(longest)) if longest > shortest => Err(Error::data(format!(
+                "lists of {shortest} to {longest} values are no rows ({}); decode.kind = \"tokens\" joins them",
+                first_other.unwrap_or_default()
+            ))),
+            _ => Err(Error::data("the first lists are empty: there is no row in them")),
+        }
     }
 
     async fn row_decoder(&self, decode: &DecodeSpec) -> Result<Arc<dyn Decoder>> {
@@ -201,16 +232,10 @@ impl Opened {
             Hint::Array(shape) => (shape.iter().product(), Some(shape.clone()), None, false),
             Hint::Records(RecordKind::Lists { width, reals }) => {
                 let length = match width {
-                    Some(width) => Some(*width),
+                    Some(width) => *width,
                     None => self.list_length().await?,
                 };
-                let ragged = || {
-                    Error::data(
-                        "the first lists are not all of one length, so they are no rows; \
-                                             decode.kind = \"tokens\" would join them",
-                    )
-                };
-                (length.ok_or_else(ragged)?, None, None, *reals)
+                (length, None, None, *reals)
             }
             Hint::TokenRows | Hint::TokenStream => {
                 return Err(Error::option("kind = \"rows\": token files are read with kind = \"tokens\""));
@@ -229,11 +254,30 @@ impl Opened {
         }))
     }
 
+    /// Grey if all of the first images are, which are few; otherwise colours. Those of a live stream cannot be looked at.
+    async fn likely_color(&self) -> Result<Color> {
+        if matches!(self.source, Source::Live(_)) {
+            return Ok(Color::YcocgR);
+        }
+        let (mut grey, mut coloured) = (0, 0);
+        self.look(IMAGES_TO_SEE, |piece| {
+            if let Records::Blobs(blobs) = &piece.records {
+                for is_grey in (0..blobs.ends.len().min(IMAGES_TO_SEE)).filter_map(|record| is_grey(blobs.get(record)))
+                {
+                    *if is_grey { &mut grey } else { &mut coloured } += 1;
+                }
+            }
+            Ok(())
+        })
+        .await?;
+        Ok(if grey > 0 && coloured == 0 { Color::Grey } else { Color::YcocgR })
+    }
+
     /// One more than the largest value of the first rows; at least two.
     async fn count_categories(&self) -> Result<ValueKind> {
         let mut largest = 1;
         let mut reals = false;
-        self.look(|piece| {
+        self.look(ROWS_TO_COUNT, |piece| {
             let Records::Lists(lists) = &piece.records else { return Ok(()) };
             reals |= matches!(lists.values, Column::F32(_));
             let missing = |at: usize| lists.missing.as_ref().is_some_and(|missing| missing[at]);
@@ -252,15 +296,15 @@ impl Opened {
         }
     }
 
-    /// Shows the first records to `see`.
-    async fn look(&self, mut see: impl FnMut(&Piece) -> Result<()>) -> Result<()> {
+    /// Shows the first records to `see`, about `records` of them.
+    async fn look(&self, records: usize, mut see: impl FnMut(&Piece) -> Result<()>) -> Result<()> {
         match &self.source {
             Source::Indexed(source) => {
-                let rows: Vec<u64> = (0..source.num_rows().unwrap_or(u64::MAX).min(ROWS_TO_COUNT as u64)).collect();
+                let rows: Vec<u64> = (0..source.num_rows().unwrap_or(u64::MAX).min(records as u64)).collect();
                 rows.chunks(1024).try_for_each(|rows| see(&source.gather(rows)?))
             }
             Source::Blocks(source) => {
-                let mut left = ROWS_TO_COUNT;
+                let mut left = records;
                 for block in 0..source.blocks().len() {
                     let fetched = source.fetch(block, PIECE_BYTES).await?;
                     // Cutting is work, not waiting, and may itself wait for bytes: not on a thread that drives others.

@@ -3,32 +3,47 @@
 //! Everything that `train`, `check` and `eval` do before the first batch. Opening reads headers, not data; building a
 //! circuit whose structure is learned reads a sample of rows through the very stages that will feed it.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde_json::json;
+use tokio::sync::Mutex;
 
 use super::detached::detached;
 pub use super::machine::{Machine, Placed};
-use super::model::{MemoryEstimate, build_circuit, estimate, initial_params, needs_sample, starts_from_sample};
+use super::model::{
+    MemoryEstimate, build_circuit, estimate, initial_params, input_kind, learns_structure, needs_sample,
+    starts_from_sample,
+};
 use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{
-    DEFAULT_HELD_OUT, Format, ModelSpec, PipelineSpec, SourceSpec, ValidateSpec, expand_path, show_size,
+    DEFAULT_HELD_OUT, Format, InputKind, ModelSpec, PipelineSpec, SourceSpec, ValidateSpec, expand_path, show_size,
 };
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
 use crate::batcher::{BadPolicy, BatchSpec};
-use crate::circuit::Circuit;
+use crate::circuit::{Circuit, Params};
 use crate::data::{Batch, Cursor, Digest, Item};
 use crate::decode::Decoder;
 use crate::error::{Error, Result};
 use crate::learner::Identity;
 use crate::optim::Optimizer;
-use crate::source::{IndexedSource, Source};
+use crate::source::{IndexedSource, Reading, Source};
+
+/// What is part of a run whose inputs are densities: another way to start would be another run.
+const DENSITY_START: &str = "densities start from rows";
+
+/// How often somebody who waits for a structure hears of it.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The data side of a pipeline, opened.
 #[derive(Clone)]
 pub struct Inputs {
     /// Where rows come from.
     pub source: Source,
+    /// Which columns of a table they come from.
+    pub reading: Option<Reading>,
     /// What they mean.
     pub decoder: Arc<dyn Decoder>,
     /// How they are put together.
@@ -39,6 +54,8 @@ pub struct Inputs {
     pub valid: Option<HeldOut>,
     /// What is looked at only when the held-out rows say that the model is the best so far. No pipeline has any: a comparison does.
     pub test: Option<HeldOut>,
+    /// The stream of a source that comes only once, if its first rows have been looked at already.
+    begun: Arc<Mutex<Option<Stream>>>,
 }
 
 /// Rows to validate on.
@@ -53,9 +70,9 @@ pub struct HeldOut {
 }
 
 impl HeldOut {
-    async fn prepare(spec: &PipelineSpec, validate: &ValidateSpec) -> Result<Self> {
+    async fn prepare(spec: &PipelineSpec, validate: &ValidateSpec, like: Option<&Reading>) -> Result<Self> {
         let Some(synthetic) = spec.source.synthetic.as_ref().filter(|_| validate.source.files.is_empty()) else {
-            return Ok(Self { rows: validate.rows, ..Self::open_source(&validate.source, spec).await? });
+            return Ok(Self { rows: validate.rows, ..Self::open_source(&validate.source, spec, like).await? });
         };
         let rows = HeldOutRows::new(synthetic, validate.rows.unwrap_or(DEFAULT_HELD_OUT))?;
         // Known only where the distribution stays, and asked for only where it is quickly told.
@@ -67,18 +84,19 @@ impl HeldOut {
         Ok(Self { source: Source::Indexed(Arc::new(rows)), rows: None, source_log_likelihood })
     }
 
-    /// Other rows, read as those that the pipeline holds out.
-    pub async fn open_files(spec: &PipelineSpec, files: &[String]) -> Result<Self> {
-        let like = spec.validate.as_ref().map(|validate| &validate.source).filter(|source| !source.files.is_empty());
+    /// Other rows, read as those that the pipeline holds out; of the columns of `like`, where it names none.
+    pub async fn open_files(spec: &PipelineSpec, files: &[String], like: Option<&Reading>) -> Result<Self> {
+        let held_out =
+            spec.validate.as_ref().map(|validate| &validate.source).filter(|source| !source.files.is_empty());
         let format = files.first().and_then(|file| Format::of(file));
-        let like = like.unwrap_or(&spec.source).clone();
-        let source = SourceSpec { files: files.to_vec(), format: format.or(like.format), synthetic: None, ..like };
-        Self::open_source(&source, spec).await
+        let model = held_out.unwrap_or(&spec.source).clone();
+        let source = SourceSpec { files: files.to_vec(), format: format.or(model.format), synthetic: None, ..model };
+        Self::open_source(&source, spec, like).await
     }
 
     /// Rows that can be looked at again and again.
-    async fn open_source(source: &SourceSpec, spec: &PipelineSpec) -> Result<Self> {
-        let source = open_source(source, &spec.decode).await?.source;
+    async fn open_source(source: &SourceSpec, spec: &PipelineSpec, like: Option<&Reading>) -> Result<Self> {
+        let source = open_source(source, &spec.decode, like).await?.source;
         if let Source::Live(_) = source {
             return Err(Error::option("files: a live stream comes only once, and held-out rows are looked at often"));
         }
@@ -97,20 +115,24 @@ impl HeldOut {
 impl Inputs {
     /// Opens everything that a pipeline names.
     pub async fn open(spec: &PipelineSpec) -> Result<Self> {
-        let opened = open_source(&spec.source, &spec.decode).await.map_err(|e| e.at("source"))?;
+        let opened = open_source(&spec.source, &spec.decode, None).await.map_err(|e| e.at("source"))?;
         let decoder = open_decoder(&spec.decode, &opened).await.map_err(|e| e.at("decode"))?;
         let valid = match &spec.validate {
             None => None,
-            Some(validate) => Some(HeldOut::prepare(spec, validate).await.map_err(|e| e.at("validate"))?),
+            Some(validate) => {
+                Some(HeldOut::prepare(spec, validate, opened.reading.as_ref()).await.map_err(|e| e.at("validate"))?)
+            }
         };
         let batch = &spec.batch;
         let stages = &spec.pipeline;
         let defaults = StreamOptions::default();
         let inputs = Self {
             source: opened.source,
+            reading: opened.reading,
             decoder,
             valid,
             test: None,
+            begun: Arc::default(),
             batch: BatchSpec {
                 rows: batch.rows,
                 shuffle: batch.shuffle,
@@ -144,6 +166,8 @@ impl Inputs {
         if let ModelSpec::File { path } = &spec.circuit.model {
             let path = expand_path(path)?;
             circuit.update(std::fs::read(&path).map_err(|e| Error::io(&path, &e))?);
+        } else if input_kind(&spec.circuit, self.decoder.shape().values) != InputKind::Categorical {
+            circuit = circuit.part(DENSITY_START);
         }
         Ok(Identity {
             data: self.source.manifest().digest.clone(),
@@ -154,46 +178,88 @@ impl Inputs {
         })
     }
 
-    /// Builds the circuit, from a sample of rows if its structure is learned.
-    pub async fn build_circuit(&self, spec: &PipelineSpec) -> Result<Circuit> {
-        let sample = match needs_sample(&spec.circuit) {
-            true => Some(self.sample(spec.circuit.structure_rows).await?),
+    /// Builds the circuit, from a sample of rows if these decide what it is. `seen` is told from time to time how much of
+    /// a structure has been learned, from 0 to 1.
+    pub async fn build_circuit(&self, spec: &PipelineSpec, seen: &mut (dyn FnMut(f64) + Send)) -> Result<Circuit> {
+        let sample = match needs_sample(&spec.circuit, self.decoder.shape()) {
+            true => Some(self.sample(self.sample_rows(spec)).await?),
             false => None,
         };
         let (circuit, shape) = (spec.circuit.clone(), self.decoder.shape().clone());
-        detached("structure", move || build_circuit(&circuit, &shape, sample.as_ref())).await
-    }
-
-    /// The first rows of the stream. A live stream is not there twice, so it has none to spare.
-    pub async fn sample(&self, rows: u64) -> Result<Batch> {
-        if let Source::Live(_) = self.source {
-            return Err(Error::unsupported(
-                "the structure of this model is learned from rows, and a live stream comes only once: use model = \"hmm\" \
-                 or \"pd\", or take a circuit from a file (model = \"file\")",
-            ));
+        let share = Arc::new(AtomicU64::new(0));
+        let told = share.clone();
+        let tell = move |share: f64| told.store(share.to_bits(), Ordering::Relaxed);
+        let mut built = pin!(detached("structure", move || build_circuit(&circuit, &shape, sample.as_ref(), &tell)));
+        loop {
+            tokio::select! {
+                biased;
+                circuit = &mut built => return circuit,
+                () = tokio::time::sleep(PROGRESS_INTERVAL) => seen(f64::from_bits(share.load(Ordering::Relaxed))),
+            }
         }
-        let options = StreamOptions { epochs: Some(1), ..self.stream.clone() };
-        let mut stream = Stream::open(&self.source, &self.decoder, &self.batch, &options, Cursor::default())?;
-        let sample = some_rows(&mut stream, 0, rows).await?;
-        sample.ok_or_else(|| Error::data("there is no row to learn a structure from"))
     }
 
-    /// Puts a circuit on the device and an optimizer beside it.
+    /// How many rows are looked at before the first batch. A live stream is not kept waiting for more than one batch, but
+    /// for a structure.
+    fn sample_rows(&self, spec: &PipelineSpec) -> u64 {
+        match self.source {
+            Source::Live(_) if !learns_structure(&spec.circuit) => spec.batch.rows as u64,
+            _ => spec.circuit.structure_rows,
+        }
+    }
+
+    /// The first rows of the stream. Those of a live stream are held, and learned from too.
+    pub async fn sample(&self, rows: u64) -> Result<Batch> {
+        let sample = match self.source {
+            Source::Live(_) => {
+                let mut begun = self.begun.lock().await;
+                let stream = match &mut *begun {
+                    Some(stream) => stream,
+                    empty => empty.insert(self.open_stream(Some(1), Cursor::default())?),
+                };
+                stream.look_ahead(rows).await?
+            }
+            _ => some_rows(&mut self.open_stream(Some(1), Cursor::default())?, 0, rows).await?,
+        };
+        sample.ok_or_else(|| Error::data("there is no row to start from"))
+    }
+
+    /// The stream that is learned from, from `start` on: the one whose first rows were looked at, if they come only once.
+    pub async fn stream(&self, epochs: Option<u64>, start: Cursor) -> Result<Stream> {
+        match self.begun.lock().await.take() {
+            Some(begun) => Ok(begun),
+            None => self.open_stream(epochs, start),
+        }
+    }
+
+    fn open_stream(&self, epochs: Option<u64>, start: Cursor) -> Result<Stream> {
+        let options = StreamOptions { epochs, ..self.stream.clone() };
+        Stream::open(&self.source, &self.decoder, &self.batch, &options, start)
+    }
+
+    /// Puts a circuit on the device and an optimizer beside it. Without a `start` its parameters are those that the pipeline
+    /// starts from.
     pub async fn build_learner(
         &self,
         spec: &PipelineSpec,
         circuit: &Arc<Circuit>,
         machine: &Machine,
+        start: Option<&Params>,
     ) -> Result<(Placed, Box<dyn Optimizer>)> {
         let budget = machine.memory_budget() as u64;
         refuse_too_large(&estimate(circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
-        let sample = match starts_from_sample(&spec.circuit) {
-            true => Some(self.sample(spec.circuit.structure_rows).await?),
+        let place = |start: &Params| {
+            machine.place_with(circuit, start, |backend| spec.learn.optimizer.build(backend).map_err(|e| e.at("learn")))
+        };
+        if let Some(start) = start {
+            return place(start);
+        }
+        let sample = match starts_from_sample(&spec.circuit, circuit) {
+            true => Some(self.sample(self.sample_rows(spec)).await?),
             false => None,
         };
         let (how, shared) = (spec.circuit.clone(), circuit.clone());
-        let start = detached("start", move || initial_params(&how, &shared, sample.as_ref())).await?;
-        machine.place_with(circuit, &start, |backend| spec.learn.optimizer.build(backend).map_err(|e| e.at("learn")))
+        place(&detached("start", move || initial_params(&how, &shared, sample.as_ref())).await?)
     }
 
     /// Rows of an epoch, where that is known before they are read.
@@ -201,6 +267,16 @@ impl Inputs {
         match &self.source {
             Source::Indexed(source) => source.num_rows(),
             Source::Blocks(_) | Source::Live(_) => None,
+        }
+    }
+
+    /// What inputs a variable has.
+    pub fn describe_input(&self, spec: &PipelineSpec) -> &'static str {
+        match (&spec.circuit.model, input_kind(&spec.circuit, self.decoder.shape().values)) {
+            (ModelSpec::File { .. }, _) => "as the circuit's file says",
+            (_, InputKind::Categorical) => "a table of probabilities each",
+            (_, InputKind::Gaussian) => "as normal densities",
+            (_, InputKind::DiscreteLogistic) => "as discrete logistic distributions",
         }
     }
 

@@ -7,6 +7,7 @@
 //! [`rehearse`] is the same loop without a run folder, for measuring.
 
 mod checkpoints;
+mod few_updates;
 mod memory;
 
 use std::path::{Path, PathBuf};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use metrics::{counter, gauge, histogram};
 
 use self::checkpoints::{Checkpointed, Writing};
+use self::few_updates::few_updates;
 use self::memory::{Best, Memory};
 use super::evaluate::{Evaluation, evaluate};
 use super::observer::{EpochEnd, Event, Finished, Observer, Phases, Started, StepLine, Validated, bits_per_dim};
@@ -24,7 +26,7 @@ pub use super::run_files::RESOLVED;
 use super::run_files::RunFiles;
 use super::spec::PipelineSpec;
 use super::stop::Stop;
-use super::stream::{Stream, StreamOptions};
+use super::stream::Stream;
 use super::waits::StageWaits;
 use crate::backend::{PhaseSeconds, TrainingPrecision};
 use crate::circuit::Circuit;
@@ -119,12 +121,17 @@ async fn train_from(
     let circuit = match (&resumed, circuit) {
         (Some((_, checkpoint)), _) => checkpoint.circuit.clone(),
         (None, Some(circuit)) => circuit,
-        (None, None) => match unless_stopped(stop, inputs.build_circuit(spec)).await? {
-            Some(circuit) => Arc::new(circuit),
-            None => return Ok(stopped_before_it_began(observer)),
-        },
+        (None, None) => {
+            let mut seen = |share| observer.event(&Event::Structure { share });
+            match unless_stopped(stop, inputs.build_circuit(spec, &mut seen)).await? {
+                Some(circuit) => Arc::new(circuit),
+                None => return Ok(stopped_before_it_began(observer)),
+            }
+        }
     };
-    let (placed, optimizer) = inputs.build_learner(spec, &circuit, &machine).await?;
+    let start = resumed.as_ref().map(|(_, checkpoint)| &checkpoint.params);
+    let built = unless_stopped(stop, inputs.build_learner(spec, &circuit, &machine, start)).await?;
+    let Some((placed, optimizer)) = built else { return Ok(stopped_before_it_began(observer)) };
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
     memory.memory_budget = if place.is_gpu() { machine.memory_budget } else { Some(machine.memory_budget()) };
@@ -136,7 +143,7 @@ async fn train_from(
     let files = RunFiles::open(&options.out, folder, identity, spec.pipeline.on_bad, &learner.progress())?;
     files.write_resolved(&memory.pipeline)?;
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
-    let run = Run::new(spec, inputs, learner, place, memory, stop, observer)?;
+    let run = Run::new(spec, inputs, learner, place, memory, stop, observer).await?;
     Run { files: Some(files), ..run }.until_the_end(&options.name, resumed_from).await
 }
 
@@ -150,11 +157,12 @@ pub async fn rehearse(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    let (placed, optimizer) = inputs.build_learner(spec, &circuit, machine).await?;
+    let (placed, optimizer) = inputs.build_learner(spec, &circuit, machine, None).await?;
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, None)?;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
-    Run::new(spec, inputs, learner, place, Memory::default(), stop, observer)?.until_the_end(name, None).await
+    let run = Run::new(spec, inputs, learner, place, Memory::default(), stop, observer).await?;
+    run.until_the_end(name, None).await
 }
 
 /// What the future gives, unless somebody asks for a stop first.
@@ -269,7 +277,7 @@ struct Rate {
 
 impl<'a> Run<'a> {
     /// A run from where the learner is, without files.
-    fn new(
+    async fn new(
         spec: &'a PipelineSpec,
         inputs: &'a Inputs,
         learner: Learner,
@@ -279,12 +287,11 @@ impl<'a> Run<'a> {
         observer: &'a mut dyn Observer,
     ) -> Result<Self> {
         let progress = learner.progress();
-        let options = StreamOptions { epochs: spec.learn.epochs, ..inputs.stream.clone() };
         let now = Instant::now();
         Ok(Self {
             spec,
             inputs,
-            stream: Stream::open(&inputs.source, &inputs.decoder, &inputs.batch, &options, progress.cursor.clone())?,
+            stream: inputs.stream(spec.learn.epochs, progress.cursor.clone()).await?,
             learner,
             place,
             observer,
@@ -320,7 +327,10 @@ impl<'a> Run<'a> {
             resumed_from,
             step: self.line.step,
             source: self.inputs.describe_source(),
+            columns: self.inputs.reading.clone(),
             rows: self.inputs.num_rows(),
+            shape: Some(self.inputs.decoder.shape().clone()),
+            input: self.inputs.describe_input(self.spec).to_string(),
             num_vars: circuit.num_vars(),
             circuit: self.spec.circuit.model.name().to_string(),
             parameters: circuit.layout().num_values() as u64,
@@ -335,6 +345,9 @@ impl<'a> Run<'a> {
 
     async fn until_the_end(mut self, name: &str, resumed_from: Option<PathBuf>) -> Result<Finished> {
         self.observer.event(&Event::Started(self.started(name, resumed_from)));
+        if let Some(hint) = self.inputs.num_rows().and_then(|rows| few_updates(self.spec, rows)) {
+            self.warn(hint);
+        }
         let ended = self.learn().await;
         if let Err(also) = self.note_bad_records() {
             self.warn(also.to_string());
@@ -470,6 +483,13 @@ impl<'a> Run<'a> {
         }
         self.memory.train_ll = (sums.weight > 0.0).then(|| sums.log_likelihood / sums.weight);
         gauge!(telemetry::EPOCH).set(progress.epoch as f64);
+        // Where it was not known before how many rows there are.
+        if progress.epoch == 1
+            && self.inputs.num_rows().is_none()
+            && let Some(hint) = few_updates(self.spec, progress.rows)
+        {
+            self.warn(hint);
+        }
         self.observer.event(&Event::EpochEnd(EpochEnd {
             epoch: progress.epoch,
             step: progress.step,

@@ -14,7 +14,7 @@
 //! out in the same order for any number of decoders. Dropping the [`Stream`] stops everything: each stage ends when
 //! the channel after it is closed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,7 +28,7 @@ use tokio::task::JoinHandle;
 use super::budget::{ByteBudget, Held};
 use super::waits::{StageWaits, Waits};
 use crate::batcher::{Arrival, BadPolicy, BatchSpec, Batcher, Event};
-use crate::data::{Cursor, Item};
+use crate::data::{Batch, Cursor, Item};
 use crate::decode::{BadRecord, Decoded, Decoder, Output};
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::{EpochPlan, rows_of_epoch};
@@ -72,6 +72,8 @@ const READY_ITEMS: usize = 2;
 #[derive(Debug)]
 pub struct Stream {
     items: Receiver<Result<Item>>,
+    /// Items that were looked at before they are asked for.
+    ahead: VecDeque<Item>,
     waits: Arc<Waits>,
     bad: Arc<Mutex<Vec<BadRecord>>>,
     budgets: Budgets,
@@ -142,11 +144,43 @@ impl Stream {
         drop((to_do, done)); // the stages have their own: a channel closes when its last user ends
         let stage = BatcherStage { finished, batcher, items: send_items, bad: bad.clone(), waits: waits.clone() };
         spawn("anemone-batcher", move || stage.run())?;
-        Ok(Self { items, waits, bad, budgets })
+        Ok(Self { items, ahead: VecDeque::new(), waits, bad, budgets })
     }
 
     /// The next item; `None` after the last. After an error there is nothing more.
     pub async fn next(&mut self) -> Result<Option<Item>> {
+        match self.ahead.pop_front() {
+            Some(item) => Ok(Some(item)),
+            None => self.receive().await,
+        }
+    }
+
+    /// The first rows that [`next`](Self::next) is still to deliver, `rows` of them if this epoch has so many. They are
+    /// held until then.
+    pub async fn look_ahead(&mut self, rows: u64) -> Result<Option<Batch>> {
+        let mut seen: Option<Batch> = None;
+        let mut at = 0;
+        while let left = rows - seen.as_ref().map_or(0, Batch::num_rows) as u64
+            && left > 0
+        {
+            if at == self.ahead.len() {
+                match self.receive().await? {
+                    Some(item) => self.ahead.push_back(item),
+                    None => break,
+                }
+            }
+            let Item::Batch { batch, .. } = &self.ahead[at] else { break };
+            let batch = batch.slice(0..batch.num_rows().min(usize::try_from(left).unwrap_or(usize::MAX)));
+            match &mut seen {
+                Some(seen) => seen.append(&batch)?,
+                None => seen = Some(batch),
+            }
+            at += 1;
+        }
+        Ok(seen)
+    }
+
+    async fn receive(&mut self) -> Result<Option<Item>> {
         let begun = Instant::now();
         let item = self.items.recv().await;
         self.waits.learner.add_input(begun.elapsed());

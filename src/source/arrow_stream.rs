@@ -14,7 +14,7 @@ use arrow::array::RecordBatch;
 use arrow::error::ArrowError;
 use arrow::ipc::reader::StreamReader;
 
-use super::columns::{Binding, Columns, RecordKind};
+use super::columns::{Binding, Columns, Reading, RecordKind};
 use super::{LiveSource, Manifest, Piece, Positions};
 use crate::error::{Error, Result};
 
@@ -63,6 +63,11 @@ impl ArrowStream {
     /// What the records are.
     pub fn kind(&self) -> RecordKind {
         self.binding.kind()
+    }
+
+    /// Which columns are read, and which are not.
+    pub fn reading(&self) -> &Reading {
+        self.binding.reading()
     }
 
     /// The next record batch, with the number of its first row.

@@ -5,9 +5,12 @@
 //! `parquet` and `arrow_stream`.
 
 use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
+use serde::{Deserialize, Serialize};
 
 use super::arrow_values::{NumberType, Numbers, blobs, numbers};
 use super::{Lists, Records};
@@ -20,14 +23,60 @@ const LISTED: usize = 20;
 /// Which columns of a table to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Columns {
-    /// The one that can be meant: a text column `text`, an image column `image`, the only list, all columns if all are
-    /// numbers, the only text, the only bytes.
+    /// What can only be meant: an image column `image`, the only list, all columns if all are numbers, the only images.
+    /// Strings may be texts, names or categories: they have to be asked for.
     #[default]
     Auto,
+    /// What can only be meant by somebody who wants such records; other columns are left out.
+    Only(Wanted),
     /// A column of texts, byte strings, images (`struct{bytes, path}`), lists of numbers, or numbers.
     One(String),
     /// One column of numbers per variable, in this order; `x*` is every column whose name begins with `x`, in file order.
     Many(Vec<String>),
+}
+
+/// Records that are asked for, where columns are not named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// A column of texts: `text`, or the only one.
+    Text,
+    /// A column of images: `image`, or the only one.
+    Images,
+    /// A list of numbers, the only one, or all columns that are numbers.
+    Rows,
+    /// The only list of numbers.
+    Lists,
+}
+
+/// Which columns of a table are learned from, and which are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Those that are read, in the order in which a record has them.
+    pub read: Vec<ColumnInfo>,
+    /// The others, in the order of the table.
+    pub left_out: Vec<ColumnInfo>,
+}
+
+/// A column of a table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColumnInfo {
+    /// Its name.
+    pub name: String,
+    /// Its type, as Arrow calls it.
+    #[serde(rename = "type")]
+    pub data_type: String,
+}
+
+impl ColumnInfo {
+    fn of(field: &Field) -> Self {
+        Self { name: field.name().clone(), data_type: field.data_type().to_string() }
+    }
+}
+
+impl fmt::Display for ColumnInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` ({})", self.name, self.data_type)
+    }
 }
 
 /// What the records of bound columns are: enough to choose a decoder.
@@ -56,6 +105,7 @@ pub struct Binding {
     number: NumberType,
     /// What the user said, or what `Auto` came to: binds other files to the same columns.
     chosen: Columns,
+    reading: Reading,
 }
 
 /// How columns become records.
@@ -75,11 +125,17 @@ pub(super) const IMAGE_BYTES: &str = "bytes";
 impl Binding {
     /// Finds the columns in a schema.
     pub fn new(schema: &Schema, columns: &Columns) -> Result<Self> {
-        match columns {
-            Columns::Auto => Self::new(schema, &choose(schema)?),
+        let mut binding = match columns {
+            Columns::Auto => return Self::new(schema, &choose(schema)?),
+            Columns::Only(wanted) => return Self::new(schema, &choose_only(schema, *wanted)?),
             Columns::One(name) => Self::one(find(schema, name)?),
             Columns::Many(names) => Self::many(schema, names),
-        }
+        }?;
+        let named = |name: &String| schema.fields().iter().find(|field| field.name() == name);
+        binding.reading.read = binding.names.iter().filter_map(named).map(|field| ColumnInfo::of(field)).collect();
+        let others = schema.fields().iter().filter(|field| !binding.names.contains(field.name()));
+        binding.reading.left_out = others.map(|field| ColumnInfo::of(field)).collect();
+        Ok(binding)
     }
 
     fn one(field: &Field) -> Result<Self> {
@@ -90,7 +146,14 @@ impl Binding {
                 field.data_type()
             )));
         };
-        Ok(Self { names: vec![name.clone()], form, kind, number, chosen: Columns::One(name.clone()) })
+        Ok(Self {
+            names: vec![name.clone()],
+            form,
+            kind,
+            number,
+            chosen: Columns::One(name.clone()),
+            reading: Reading::default(),
+        })
     }
 
     fn many(schema: &Schema, patterns: &[String]) -> Result<Self> {
@@ -126,6 +189,7 @@ impl Binding {
             kind: RecordKind::Lists { width: Some(fields.len()), reals: number == NumberType::F32 },
             number,
             chosen: Columns::Many(patterns.to_vec()),
+            reading: Reading::default(),
         })
     }
 
@@ -137,6 +201,11 @@ impl Binding {
     /// What the records are.
     pub fn kind(&self) -> RecordKind {
         self.kind
+    }
+
+    /// Which columns are read, and which are not.
+    pub fn reading(&self) -> &Reading {
+        &self.reading
     }
 
     /// What to bind the other files of the same data to.
@@ -349,30 +418,87 @@ fn is_bytes(data_type: &DataType) -> bool {
     }
 }
 
-/// The columns that a user who names none must mean.
+/// The columns that a user who says nothing must mean.
 fn choose(schema: &Schema) -> Result<Columns> {
-    let form_of = |field: &Field| usable(field).map(|(form, kind, _)| (form, kind));
-    let named = |name: &str, kind: RecordKind| {
-        let field = schema.fields().iter().find(|field| field.name() == name)?;
-        form_of(field).filter(|found| found.1 == kind).map(|_| Columns::One(name.into()))
-    };
-    let only = |wanted: &dyn Fn(Form, RecordKind) -> bool| {
-        let mut fields = schema.fields().iter().filter(|field| form_of(field).is_some_and(|(f, k)| wanted(f, k)));
-        let first = fields.next()?;
-        fields.next().is_none().then(|| Columns::One(first.name().clone()))
-    };
     let all_numbers = || {
-        let all = !schema.fields().is_empty()
-            && schema.fields().iter().all(|field| form_of(field).is_some_and(|(form, _)| form == Form::Numbers));
-        all.then(|| Columns::Many(schema.fields().iter().map(|field| field.name().clone()).collect()))
+        let numbers = numbers_of(schema);
+        (!numbers.is_empty() && numbers.len() == schema.fields().len()).then_some(Columns::Many(numbers))
     };
-    named("text", RecordKind::Text)
-        .or_else(|| named("image", RecordKind::Image))
-        .or_else(|| only(&|form, _| form == Form::Lists))
+    named(schema, "image", RecordKind::Image)
+        .or_else(|| only(schema, |form, _| form == Form::Lists))
         .or_else(all_numbers)
-        .or_else(|| only(&|_, kind| kind == RecordKind::Text))
-        .or_else(|| only(&|_, kind| kind == RecordKind::Image))
-        .ok_or_else(|| Error::option(format!("say which column to read; {}", there_are(schema))))
+        .or_else(|| only(schema, |_, kind| kind == RecordKind::Image))
+        .ok_or_else(|| Error::option(what_would_work(schema)))
+}
+
+/// The columns that a user who wants such records, and names none, must mean.
+fn choose_only(schema: &Schema, wanted: Wanted) -> Result<Columns> {
+    let (chosen, what) = match wanted {
+        Wanted::Text => {
+            let text = |_, kind| kind == RecordKind::Text;
+            (named(schema, "text", RecordKind::Text).or_else(|| only(schema, text)), "texts")
+        }
+        Wanted::Images => {
+            let image = |_, kind| kind == RecordKind::Image;
+            (named(schema, "image", RecordKind::Image).or_else(|| only(schema, image)), "images")
+        }
+        Wanted::Rows => {
+            let numbers = || Some(numbers_of(schema)).filter(|numbers| !numbers.is_empty()).map(Columns::Many);
+            (only(schema, |form, _| form == Form::Lists).or_else(numbers), "numbers or lists of numbers")
+        }
+        Wanted::Lists => (only(schema, |form, _| form == Form::Lists), "lists of numbers"),
+    };
+    chosen.ok_or_else(|| Error::option(format!("say which column holds the {what}; {}", there_are(schema))))
+}
+
+/// The column of that name, if it is of that kind.
+fn named(schema: &Schema, name: &str, kind: RecordKind) -> Option<Columns> {
+    let field = schema.fields().iter().find(|field| field.name() == name)?;
+    usable(field).filter(|(_, found, _)| *found == kind).map(|_| Columns::One(name.into()))
+}
+
+/// The only column for which `wanted` holds.
+fn only(schema: &Schema, wanted: impl Fn(Form, RecordKind) -> bool) -> Option<Columns> {
+    let is_wanted = |field: &&Arc<Field>| usable(field).is_some_and(|(form, kind, _)| wanted(form, kind));
+    let mut fields = schema.fields().iter().filter(is_wanted);
+    let first = fields.next()?;
+    fields.next().is_none().then(|| Columns::One(first.name().clone()))
+}
+
+/// All columns that hold a number each.
+fn numbers_of(schema: &Schema) -> Vec<String> {
+    let is_number = |field: &&Arc<Field>| usable(field).is_some_and(|(form, ..)| form == Form::Numbers);
+    schema.fields().iter().filter(is_number).map(|field| field.name().clone()).collect()
+}
+
+/// In one sentence, what can be learned of a table from which nothing can be chosen without being told.
+fn what_would_work(schema: &Schema) -> String {
+    let of_form = |wanted: Form| {
+        let fields = schema.fields().iter().filter(move |f| usable(f).is_some_and(|(form, ..)| form == wanted));
+        fields.map(|field| field.name().as_str()).collect::<Vec<_>>()
+    };
+    let mut ways = Vec::new();
+    let text = schema.fields().iter().find(|f| usable(f).is_some_and(|(_, kind, _)| kind == RecordKind::Text));
+    let one_of = |names: &[&str], what: &str| match names {
+        [] => None,
+        [name] => Some(format!("source.column = \"{name}\" (--column {name}) for {what}")),
+        [name, ..] => Some(format!("source.column = \"{name}\" or another (--column {name}) for {what}")),
+    };
+    ways.extend(one_of(&text.map(|field| field.name().as_str()).into_iter().collect::<Vec<_>>(), "a text"));
+    ways.extend(one_of(&of_form(Form::Lists), "a list of numbers"));
+    ways.extend(one_of(&of_form(Form::Images), "images"));
+    let numbers = of_form(Form::Numbers);
+    if !numbers.is_empty() {
+        let shown: Vec<String> = numbers.iter().take(LISTED).map(|name| format!("\"{name}\"")).collect();
+        let more = if numbers.len() > LISTED { ", …" } else { "" };
+        ways.push(format!("source.columns = [{}{more}] (--columns) for numbers side by side", shown.join(", ")));
+    }
+    let ways =
+        if ways.is_empty() { "none of them can be learned".into() } else { format!("say {}", ways.join(", or ")) };
+    format!(
+        "{}: which to learn, and as what, is not clear; {ways}; strings as categories, and dates, are not learned yet",
+        there_are(schema)
+    )
 }
 
 fn find<'a>(schema: &'a Schema, name: &str) -> Result<&'a Field> {
@@ -382,8 +508,7 @@ fn find<'a>(schema: &'a Schema, name: &str) -> Result<&'a Field> {
 
 fn there_are(schema: &Schema) -> String {
     let fields = schema.fields();
-    let listed: Vec<String> =
-        fields.iter().take(LISTED).map(|field| format!("`{}` ({})", field.name(), field.data_type())).collect();
+    let listed: Vec<String> = fields.iter().take(LISTED).map(|field| ColumnInfo::of(field).to_string()).collect();
     match fields.len() {
         0 => "there are none".into(),
         n if n > LISTED => format!("there are {} and {} more", listed.join(", "), n - LISTED),

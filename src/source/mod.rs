@@ -30,7 +30,7 @@ pub mod token_width;
 pub mod tokens;
 pub mod zstd_frames;
 
-pub use columns::{Columns, RecordKind};
+pub use columns::{ColumnInfo, Columns, Reading, RecordKind, Wanted};
 
 use std::fmt;
 use std::future::Future;

@@ -19,7 +19,7 @@ use parquet::basic::Compression;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaDataReader};
 
-use super::columns::{Binding, Columns, IMAGE_BYTES, RecordKind};
+use super::columns::{Binding, Columns, IMAGE_BYTES, Reading, RecordKind};
 use super::store::Shard;
 use super::{Block, BlockSource, BoxFuture, Fetched, Manifest, Piece, Positions};
 use crate::error::{Error, Result};
@@ -145,6 +145,11 @@ impl ParquetSource {
     /// What the records are.
     pub fn column_kind(&self) -> RecordKind {
         self.files[0].binding.kind()
+    }
+
+    /// Which columns are read, and which are not, in the first file.
+    pub fn reading(&self) -> &Reading {
+        self.files[0].binding.reading()
     }
 
     /// How many records all files have.

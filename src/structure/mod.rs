@@ -2,7 +2,7 @@
 //!
 //! Sequences: [`hmm`], and [`monarch_hmm`] for many states. Tables: [`hclt`], over a [`Tree`] learned from data
 //! through [`mutual_information`] (or a mixture of such trees, which starts from [`Clusters`] of rows), and [`rat_spn`],
-//! which needs no data. Images and long sequences: [`pd`] over nested
+//! which needs no data. Inputs that are densities start from rows ([`start_densities`]). Images and long sequences: [`pd`] over nested
 //! boxes, and [`pdhclt`], whose smallest boxes are trees.
 //!
 //! The same options, data and seed give the same circuit, node for node, on any number of threads. Every function
@@ -12,6 +12,7 @@
 //! [`Circuit`]: crate::circuit::Circuit
 
 mod clusters;
+mod densities;
 mod hclt;
 mod hmm;
 mod monarch;
@@ -27,12 +28,13 @@ mod tree;
 use std::sync::Arc;
 
 pub use clusters::Clusters;
+pub use densities::{Spread, Spreads, has_densities, start_densities};
 pub use hclt::{HcltOptions, HcltParams, hclt};
 pub use hmm::{Tying, hmm};
 pub use monarch::{factor_latents, monarch_hmm};
-pub use mutual_information::{InformationMatrix, MutualInformation, mutual_information};
+pub use mutual_information::{InformationMatrix, MutualInformation, mutual_information, mutual_information_telling};
 pub use pd::{PdOptions, pd};
-pub use pdhclt::pdhclt;
+pub use pdhclt::{pdhclt, pdhclt_telling};
 pub use rat_spn::{RatSpnOptions, rat_spn};
 pub use tree::Tree;
 

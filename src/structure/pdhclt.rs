@@ -41,6 +41,18 @@ pub fn pdhclt(
     how: MutualInformation,
     distribution: impl Fn(usize) -> Arc<dyn Distribution>,
 ) -> Result<Circuit> {
+    pdhclt_telling(data, shape, options, how, distribution, &|_| ())
+}
+
+/// The same. `tell` is told by any thread how much of it is done, from 0 to 1.
+pub fn pdhclt_telling(
+    data: &Batch,
+    shape: &[usize],
+    options: &PdOptions,
+    how: MutualInformation,
+    distribution: impl Fn(usize) -> Arc<dyn Distribution>,
+    tell: &(dyn Fn(f64) + Sync),
+) -> Result<Circuit> {
     let plan = plan_regions(shape, options)?;
     let num_vars = shape.iter().product();
     if data.num_vars() != num_vars {
@@ -52,9 +64,12 @@ pub fn pdhclt(
     let how = how.resolve(data);
     let mut circuit = CircuitBuilder::new(num_vars);
     let inputs = untied_inputs(&mut circuit, num_vars, options.latents, distribution)?;
+    let mut seen = 0; // the smallest boxes share out the variables
     add_regions(&mut circuit, &plan, options, |circuit, region, is_root| {
         let vars = region.vars(shape);
-        let tree = Tree::chow_liu(&information_among(data, &vars, how)?)?;
+        let tell = |share: f64| tell((seen as f64 + share * vars.len() as f64) / num_vars as f64);
+        let tree = Tree::chow_liu(&information_among(data, &vars, how, &tell)?)?;
+        seen += vars.len();
         let inputs: Vec<_> = vars.iter().map(|&var| inputs[var]).collect();
         add_hclt(circuit, &tree, &vars, inputs, options.latents, if is_root { Root::Single } else { Root::Latents })
     })?;

@@ -133,6 +133,12 @@ impl Distribution for DiscreteLogistic {
         params.copy_from_slice(&[location as f32, scale as f32]);
     }
 
+    /// Values and widths are counted in categories.
+    fn start_at(&self, value: f64, width: f64, params: &mut [f32]) {
+        let std = (width * self.width()).max(self.min_std);
+        params.copy_from_slice(&[self.centre(value) as f32, (std / UNIT_STD) as f32]);
+    }
+
     fn sample(&self, params: &[f32], rng: &mut Rng) -> f64 {
         let u = rng.uniform().clamp(1e-300, 1.0 - 1e-16);
         let x = f64::from(params[0]) + f64::from(params[1]) * (u / (1.0 - u)).ln();

@@ -88,11 +88,16 @@ impl Distribution for Gaussian {
         params.copy_from_slice(&[(mean + self.origin) as f32, std as f32]);
     }
 
-    /// μ ~ N(origin, 1), σ a little below 1: right for standardised columns.
+    /// μ ~ N(origin, 1), σ a little below 1: right for standardised columns. Others start from rows
+    /// ([`start_at`](Distribution::start_at)).
     fn initialize(&self, rng: &mut Rng, perturbation: f64, params: &mut [f32]) {
         let mean = self.origin + rng.normal();
         let std = (-0.04 * perturbation * rng.uniform()).exp().max(self.min_sigma);
         params.copy_from_slice(&[mean as f32, std as f32]);
+    }
+
+    fn start_at(&self, value: f64, width: f64, params: &mut [f32]) {
+        params.copy_from_slice(&[value as f32, width.max(self.min_sigma) as f32]);
     }
 
     fn sample(&self, params: &[f32], rng: &mut Rng) -> f64 {

@@ -65,6 +65,10 @@ pub trait Distribution: Debug + Send + Sync {
     /// Random parameters to start from; a larger `perturbation` spreads units further apart.
     fn initialize(&self, rng: &mut Rng, perturbation: f64, params: &mut [f32]);
 
+    /// Moves a unit to where data is: around `value`, as wide as `width`, both in the units of the data. A table has no
+    /// place to be moved to, and keeps what [`initialize`](Self::initialize) gave it.
+    fn start_at(&self, _value: f64, _width: f64, _params: &mut [f32]) {}
+
     /// Draws a value.
     fn sample(&self, params: &[f32], rng: &mut Rng) -> f64;
 }

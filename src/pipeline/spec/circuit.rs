@@ -16,7 +16,8 @@ pub struct CircuitSpec {
     /// What a variable is; `None` is categorical for categories and Gaussian for real numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<InputKind>,
-    /// The least standard deviation of Gaussian and discrete logistic inputs.
+    /// The least standard deviation of a Gaussian input, as a share of its column's; of a discrete logistic one, where
+    /// all categories span 2.
     pub min_std: f64,
     /// Rows that are read before learning to find a tree.
     pub structure_rows: u64,
@@ -175,6 +176,16 @@ impl ModelSpec {
             Self::File { .. } => 6,
         };
         MODELS[index].0
+    }
+
+    /// Returns true if all variables share one input.
+    pub fn ties_inputs(&self) -> bool {
+        match self {
+            Self::Hmm { tying, .. } => *tying == TyingSpec::Homogeneous,
+            Self::Hclt { tie_inputs, .. } => *tie_inputs,
+            Self::MonarchHmm { .. } => true,
+            Self::Pd(_) | Self::Pdhclt(_) | Self::RatSpn { .. } | Self::File { .. } => false,
+        }
     }
 
     /// Hidden states, or units of a region; `None` where a file decides.

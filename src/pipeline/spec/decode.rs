@@ -30,7 +30,7 @@ pub struct DecodeSpec {
     /// For images: the side of the squares that they are cut into; `None` takes them whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patch: Option<usize>,
-    /// For images: which colours the circuit sees.
+    /// For images: which colours the circuit sees; `None` is grey for grey ones and YCoCg-R for others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub color: Option<Color>,
     /// For images in grey or RGB: shades of a channel.
@@ -101,7 +101,7 @@ impl DecodeSpec {
     pub fn of_kind(&self, kind: DecodeKind) -> Self {
         let is = |wanted: DecodeKind| (kind == wanted).then_some(());
         let windowed = is(DecodeKind::Text).or(is(DecodeKind::Tokens));
-        let color = is(DecodeKind::Image).map(|()| self.color.unwrap_or(Color::YcocgR));
+        let color = is(DecodeKind::Image).and(self.color); // where nothing is said the pictures decide
         Self {
             kind: Some(kind),
             tokenizer: is(DecodeKind::Text)

@@ -11,6 +11,8 @@ mod columns;
 mod counts;
 mod soft_bins;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use rayon::prelude::*;
 
 use self::columns::Table;
@@ -27,7 +29,8 @@ const TILE: usize = 16;
 /// How mutual information is estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum MutualInformation {
-    /// [`Counts`](Self::Counts) if all columns are integers below 32, else [`soft_bins`](Self::soft_bins).
+    /// [`Counts`](Self::Counts) if all columns are integers below 32, [`ranks`](Self::ranks) if one holds real numbers,
+    /// else [`soft_bins`](Self::soft_bins).
     #[default]
     Auto,
     /// From the joint counts of categories, without smoothing, in nats. For integer columns.
@@ -45,12 +48,25 @@ pub enum MutualInformation {
         /// Columns scaled together.
         chunk_size: usize,
     },
+    /// Soft bins over the ranks of a column's values instead of the values: a unit of measurement, a shift or a few huge
+    /// values change nothing, as they change nothing about mutual information. For real numbers.
+    Ranks {
+        /// Bins, with centres equally spaced from 0 to 1 inclusive.
+        num_bins: usize,
+        /// How far a value reaches, as the standard deviation of a Gaussian, where all ranks span 1.
+        sigma: f64,
+    },
 }
 
 impl MutualInformation {
     /// Soft bins with PyJuice's defaults.
     pub const fn soft_bins() -> Self {
         Self::SoftBins { num_bins: 32, sigma: 0.5 / 32.0, chunk_size: 64 }
+    }
+
+    /// Ranks in as many soft bins.
+    pub const fn ranks() -> Self {
+        Self::Ranks { num_bins: 32, sigma: 0.5 / 32.0 }
     }
 
     /// What `Auto` means for this data; the others mean themselves.
@@ -61,13 +77,18 @@ impl MutualInformation {
         };
         match self {
             Self::Auto if (0..data.num_vars()).all(few) => Self::Counts,
+            Self::Auto if (0..data.num_vars()).any(|var| matches!(data.column(var), Column::F32(_))) => Self::ranks(),
             Self::Auto => Self::soft_bins(),
             chosen => chosen,
         }
     }
 
     fn check(self) -> Result<()> {
-        let Self::SoftBins { num_bins, sigma, chunk_size } = self else { return Ok(()) };
+        let (num_bins, sigma, chunk_size) = match self {
+            Self::SoftBins { num_bins, sigma, chunk_size } => (num_bins, sigma, chunk_size),
+            Self::Ranks { num_bins, sigma } => (num_bins, sigma, 1),
+            Self::Auto | Self::Counts => return Ok(()),
+        };
         at_least_one("chunk_size", chunk_size)?;
         if num_bins < 2 {
             return Err(Error::option(format!("num_bins = {num_bins}: must be at least 2")));
@@ -130,19 +151,38 @@ impl InformationMatrix {
 /// # Ok::<(), anemone::Error>(())
 /// ```
 pub fn mutual_information(data: &Batch, how: MutualInformation) -> Result<InformationMatrix> {
+    mutual_information_telling(data, how, &|_| ())
+}
+
+/// The same. `tell` is told by any thread how much of it is done, from 0 to 1: many variables take minutes.
+pub fn mutual_information_telling(
+    data: &Batch,
+    how: MutualInformation,
+    tell: &(dyn Fn(f64) + Sync),
+) -> Result<InformationMatrix> {
     let vars: Vec<usize> = (0..data.num_vars()).collect();
-    information_among(data, &vars, how.resolve(data))
+    information_among(data, &vars, how.resolve(data), tell)
 }
 
 /// The mutual information among some of the variables; `(u, v)` of the result are positions in `vars`. `Auto` must
 /// have been resolved, over all the data: boxes of one image should not differ in the estimate.
-pub(super) fn information_among(data: &Batch, vars: &[usize], how: MutualInformation) -> Result<InformationMatrix> {
+pub(super) fn information_among(
+    data: &Batch,
+    vars: &[usize],
+    how: MutualInformation,
+    tell: &(dyn Fn(f64) + Sync),
+) -> Result<InformationMatrix> {
     how.check()?;
     let table = Table::new(data, vars)?;
+    let among = |bins: &soft_bins::SoftBins<'_>| {
+        every_pair(vars.len(), || bins.scratch(), |u, v, scratch| bins.information(u, v, scratch), tell)
+    };
     match how {
         MutualInformation::SoftBins { num_bins, sigma, chunk_size } => {
-            let bins = soft_bins::SoftBins::new(&table, num_bins, sigma, chunk_size);
-            Ok(every_pair(vars.len(), || bins.scratch(), |u, v, scratch| bins.information(u, v, scratch)))
+            Ok(among(&soft_bins::SoftBins::of_values(&table, num_bins, sigma, chunk_size)))
+        }
+        MutualInformation::Ranks { num_bins, sigma } => {
+            Ok(among(&soft_bins::SoftBins::of_ranks(&table, num_bins, sigma)))
         }
         MutualInformation::Counts | MutualInformation::Auto => {
             if let Some(&var) = vars.iter().find(|&&var| matches!(data.column(var), Column::F32(_))) {
@@ -152,9 +192,8 @@ pub(super) fn information_among(data: &Batch, vars: &[usize], how: MutualInforma
                 )));
             }
             let counts = counts::Counts::new(&table);
-            Ok(every_pair(vars.len(), columns::JointScratch::default, |u, v, scratch| {
-                counts.information(u, v, scratch)
-            }))
+            let information = |u, v, scratch: &mut _| counts.information(u, v, scratch);
+            Ok(every_pair(vars.len(), columns::JointScratch::default, information, tell))
         }
     }
 }
@@ -164,7 +203,9 @@ fn every_pair<S>(
     num_vars: usize,
     scratch: impl Fn() -> S + Sync,
     information: impl Fn(usize, usize, &mut S) -> f64 + Sync,
+    tell: &(dyn Fn(f64) + Sync),
 ) -> InformationMatrix {
+    let done = AtomicUsize::new(0);
     let starts = || (0..num_vars).step_by(TILE);
     let tiles: Vec<_> = starts().flat_map(|u| starts().filter(move |v| *v >= u).map(move |v| (u, v))).collect();
     let pairs_of = |(u0, v0): (usize, usize)| {
@@ -175,7 +216,9 @@ fn every_pair<S>(
         .par_iter()
         .map(|&tile| {
             let mut scratch = scratch();
-            pairs_of(tile).map(|(u, v)| information(u, v, &mut scratch)).collect()
+            let values = pairs_of(tile).map(|(u, v)| information(u, v, &mut scratch)).collect();
+            tell((done.fetch_add(1, Ordering::Relaxed) + 1) as f64 / tiles.len() as f64);
+            values
         })
         .collect();
     let mut matrix = InformationMatrix { num_vars, values: vec![0.0; num_vars * num_vars] };
@@ -215,7 +258,7 @@ mod tests {
         assert_eq!(Auto.resolve(&random_batch(50, 3, 32, 1)), Counts);
         assert_eq!(Auto.resolve(&random_batch(500, 3, 200, 1)), MutualInformation::soft_bins());
         let real = Batch::from_rows(&[0.0f32, 1.0], 1).unwrap();
-        assert_eq!(Auto.resolve(&real), MutualInformation::soft_bins());
+        assert_eq!(Auto.resolve(&real), MutualInformation::ranks());
         let one_is_missing = Batch::from_rows(&[1u16, 999], 1).unwrap().with_missing(|row, _| row == 1);
         assert_eq!(Auto.resolve(&one_is_missing), Counts);
         assert_eq!(Counts.resolve(&real), Counts);

@@ -7,6 +7,8 @@
 //!
 //! A value reaches few bins, so its r is kept as a *band*: some consecutive bins, as many for every value of a column.
 
+use rayon::prelude::*;
+
 use super::columns::{CodedColumn, Table};
 
 /// Bins are handled eight at a time, so that the compiler can use vectors of any width.
@@ -38,16 +40,28 @@ struct Bands {
 }
 
 impl<'a> SoftBins<'a> {
-    pub(super) fn new(table: &'a Table, num_bins: usize, sigma: f64, chunk_size: usize) -> Self {
+    /// Over the values, scaled to [0, 1] `chunk_size` columns at a time.
+    pub(super) fn of_values(table: &'a Table, num_bins: usize, sigma: f64, chunk_size: usize) -> Self {
         let mut bands = Vec::with_capacity(table.columns.len());
         for chunk in table.columns.chunks(chunk_size) {
             // Over the chunk as a whole, not column by column.
             let values = || chunk.iter().flat_map(|column| column.values.iter().copied());
             let low = values().fold(f64::INFINITY, f64::min);
             let high = values().fold(f64::NEG_INFINITY, f64::max);
-            let scale = |value: f64| (value - low) / (high - low + 1e-8);
-            bands.extend(chunk.iter().map(|column| Bands::new(column, scale, num_bins, sigma)));
+            let scale = |value: &f64| (value - low) / (high - low + 1e-8);
+            let scaled = |column: &CodedColumn| column.values.iter().map(scale).collect::<Vec<_>>();
+            bands.extend(chunk.iter().map(|column| Bands::new(&scaled(column), num_bins, sigma)));
         }
+        Self::with_bands(table, bands, num_bins)
+    }
+
+    /// Over the ranks of the values, each column's from 0 to 1.
+    pub(super) fn of_ranks(table: &'a Table, num_bins: usize, sigma: f64) -> Self {
+        let of = |column: &CodedColumn| Bands::new(&ranks(table, column), num_bins, sigma);
+        Self::with_bands(table, table.columns.par_iter().map(of).collect(), num_bins)
+    }
+
+    fn with_bands(table: &'a Table, bands: Vec<Bands>, num_bins: usize) -> Self {
         let padded_bins = num_bins.next_multiple_of(LANES);
         let mut bins = Self { table, bands, entropies: Vec::new(), padded_bins };
         bins.entropies = (0..table.columns.len()).map(|var| bins.margin_entropy(var, |_| true)).collect();
@@ -140,7 +154,8 @@ impl<'a> SoftBins<'a> {
 }
 
 impl Bands {
-    fn new(column: &CodedColumn, scale: impl Fn(f64) -> f64, num_bins: usize, sigma: f64) -> Self {
+    /// `scaled` are a column's distinct values, in [0, 1].
+    fn new(scaled: &[f64], num_bins: usize, sigma: f64) -> Self {
         let padded_bins = num_bins.next_multiple_of(LANES);
         let last = (num_bins - 1) as f64;
         let half_square = |x: f64, bin: usize| 0.5 * ((x - bin as f64 / last) / sigma).powi(2);
@@ -152,7 +167,6 @@ impl Bands {
             let above = (nearest + 1..num_bins).take_while(|&bin| half_square(x, bin) < limit).count();
             (nearest - below, nearest + above)
         };
-        let scaled: Vec<f64> = column.values.iter().map(|&value| scale(value)).collect();
         let spans: Vec<(usize, usize)> = scaled.iter().map(|&x| reach_of(x)).collect();
         let widest = spans.iter().map(|(first, last)| last - first + 1).max().unwrap_or(1);
         let width = widest.next_multiple_of(LANES);
@@ -160,7 +174,7 @@ impl Bands {
         let mut starts: Vec<u32> = spans.iter().map(|(first, _)| (*first).min(padded_bins - width) as u32).collect();
         starts.push(0);
         let mut reach = vec![0.0; starts.len() * width];
-        for ((band, &x), &start) in reach.chunks_exact_mut(width).zip(&scaled).zip(&starts) {
+        for ((band, &x), &start) in reach.chunks_exact_mut(width).zip(scaled).zip(&starts) {
             for (bin, reach) in (start as usize..num_bins).zip(band) {
                 let exact = (-half_square(x, bin)).exp() as f32;
                 // Subnormal numbers cost a hundred times a normal one and weigh nothing.
@@ -175,6 +189,21 @@ impl Bands {
         let band = &self.reach[value * self.width..][..self.width];
         (self.starts[value] as usize, band.as_chunks().0)
     }
+}
+
+/// For each distinct value the share of rows below it, half of its own included.
+fn ranks(table: &Table, column: &CodedColumn) -> Vec<f64> {
+    let mut weights = vec![0.0; column.values.len() + 1]; // one more, for missing cells
+    column.codes.iter().enumerate().for_each(|(row, &code)| weights[code as usize] += table.weight(row));
+    let mut order: Vec<usize> = (0..column.values.len()).collect();
+    order.sort_by(|&a, &b| column.values[a].total_cmp(&column.values[b]));
+    let total: f64 = order.iter().map(|&code| weights[code]).sum();
+    let (mut ranks, mut below) = (vec![0.0; order.len()], 0.0);
+    for code in order {
+        ranks[code] = (below + 0.5 * weights[code]) / total;
+        below += weights[code];
+    }
+    ranks
 }
 
 /// Buffers of one pair, kept only to save their allocation.
@@ -282,7 +311,7 @@ mod tests {
         let values: Vec<u8> = drifting(400, 2, 2).iter().map(|x| (x.clamp(-3.0, 3.0) * 5.0 + 15.0) as u8).collect();
         let data = Batch::from_rows(&values, 2).unwrap().with_missing(|row, var| row % 6 == var);
         let table = Table::new(&data, &[0, 1]).unwrap();
-        let bins = SoftBins::new(&table, 32, 0.5 / 32.0, 64);
+        let bins = SoftBins::of_values(&table, 32, 0.5 / 32.0, 64);
         let (mut values, mut rows) = (bins.scratch(), bins.scratch());
         bins.add_by_value(0, 1, &mut values);
         bins.add_by_row(0, 1, &mut rows);
@@ -319,5 +348,43 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn ranks_know_no_units_and_value_bins_do() {
+        let mut rng = crate::rng::Rng::new(3);
+        let rows: Vec<[f64; 3]> = (0..2000)
+            .map(|_| {
+                let x = rng.normal();
+                [x, x + 0.3 * rng.normal(), rng.normal()]
+            })
+            .collect();
+        let batch = |map: [fn(f64) -> f64; 3]| {
+            let column = |var: usize| Column::F32(rows.iter().map(|row| map[var](row[var]) as f32).collect());
+            Batch::from_columns((0..3).map(column).collect()).unwrap()
+        };
+        let plain = mutual_information(&batch([|x| x; 3]), MutualInformation::Auto).unwrap();
+        let raw = batch([|x| 1e6 * x, |x| 30.0 + 0.01 * x, |x| x.exp()]);
+        let found = mutual_information(&raw, MutualInformation::Auto).unwrap();
+        for (u, v) in [(0, 1), (0, 2), (1, 2)] {
+            let (a, b) = (plain.get(u, v), found.get(u, v));
+            assert!((a - b).abs() < 0.02 * plain.get(0, 1), "{u}, {v}: {a} is not {b}"); // f32 rounds 0.01·x into ties
+        }
+        assert!(found.get(0, 1) > 5.0 * found.get(0, 2));
+        // What it replaces: columns that are scaled together vanish beside a large one.
+        let together = mutual_information(&raw, MutualInformation::soft_bins()).unwrap();
+        assert!(together.get(0, 1) < 0.1 * found.get(0, 1), "{}", together.get(0, 1));
+    }
+
+    #[test]
+    fn whoever_waits_is_told_how_much_is_done() {
+        let values: Vec<u8> = (0..200 * 40).map(|n| (n * n % 7) as u8).collect();
+        let data = Batch::from_rows(&values, 40).unwrap();
+        let told = std::sync::Mutex::new(Vec::new());
+        let tell = |share: f64| told.lock().unwrap().push(share);
+        let told_matrix = super::super::mutual_information_telling(&data, MutualInformation::Auto, &tell).unwrap();
+        assert_eq!(told_matrix, mutual_information(&data, MutualInformation::Auto).unwrap());
+        let told = told.into_inner().unwrap();
+        assert!(told.len() == 6 && told.contains(&1.0) && told.iter().all(|share| (0.0..=1.0).contains(share)));
     }
 }
