@@ -550,24 +550,69 @@ mod tests {
     }
 
     #[test]
-    fn without_a_name_the_column_that_can_be_meant_is_read() {
+    fn without_a_name_the_column_that_can_only_be_meant_is_read() {
         let one = |name: &str| Columns::One(name.into());
-        assert_eq!(chosen(&batch(vec![("title", text(&["a"])), ("text", text(&["a"]))])), one("text"));
         let wide = FixedSizeListArray::from_iter_primitive::<UInt8Type, _, _>([Some([Some(1)])], 1);
         assert_eq!(chosen(&batch(vec![("id", text(&["a"])), ("snps", Arc::new(wide))])), one("snps"));
         let image: ArrayRef = Arc::new(BinaryArray::from(vec![&b"x"[..]]));
         assert_eq!(chosen(&batch(vec![("image", image.clone()), ("label", ints(&[1]))])), one("image"));
         assert_eq!(chosen(&batch(vec![("png", image), ("label", ints(&[1]))])), one("png"));
-        assert_eq!(chosen(&batch(vec![("prose", text(&["a"])), ("label", ints(&[1]))])), one("prose"));
         let both = Columns::Many(vec!["b".into(), "a".into()]);
         assert_eq!(chosen(&batch(vec![("b", ints(&[1])), ("a", ints(&[1]))])), both);
     }
 
     #[test]
+    fn who_wants_texts_or_rows_gets_them_and_the_rest_is_left_out() {
+        let only = |batch: &RecordBatch, wanted: Wanted| Binding::new(&batch.schema(), &Columns::Only(wanted));
+        let table = batch(vec![
+            ("title", text(&["a"])),
+            ("n", ints(&[1])),
+            ("text", text(&["a"])),
+            ("m", ints(&[1])),
+            ("ids", Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>([Some(vec![Some(1)])]))),
+        ]);
+        assert_eq!(only(&table, Wanted::Text).unwrap().names(), ["text"]);
+        assert_eq!(only(&table, Wanted::Lists).unwrap().names(), ["ids"]);
+        assert_eq!(only(&table, Wanted::Rows).unwrap().names(), ["ids"]);
+        let error = only(&table, Wanted::Images).unwrap_err().to_string();
+        assert!(error.starts_with("say which column holds the images; there are `title` (Utf8)"), "{error}");
+        let table = batch(vec![("prose", text(&["a"])), ("b", ints(&[1])), ("a", ints(&[1]))]);
+        assert_eq!(only(&table, Wanted::Text).unwrap().names(), ["prose"]);
+        let rows = only(&table, Wanted::Rows).unwrap();
+        let names = |columns: &[ColumnInfo]| columns.iter().map(|column| column.name.clone()).collect::<Vec<_>>();
+        assert_eq!(
+            (names(&rows.reading().read), names(&rows.reading().left_out)),
+            (vec!["b".into(), "a".into()], vec!["prose".to_string()])
+        );
+    }
+
+    #[test]
+    fn strings_and_mixed_tables_are_refused_with_what_would_work() {
+        let refused = |batch: &RecordBatch| {
+            let error = Binding::new(&batch.schema(), &Columns::Auto).unwrap_err();
+            assert_eq!(error.kind(), crate::error::ErrorKind::Option, "{error}");
+            error.to_string()
+        };
+        let error = refused(&batch(vec![("text", text(&["a"]))]));
+        assert_eq!(
+            error,
+            "there are `text` (Utf8): which to learn, and as what, is not clear; say source.column = \"text\" (--column text) \
+             for a text; strings as categories, and dates, are not learned yet"
+        );
+        let error = refused(&batch(vec![("name", text(&["a"])), ("age", ints(&[1])), ("size", ints(&[1]))]));
+        assert!(
+            error.contains("(--column name) for a text, or source.columns = [\"age\", \"size\"] (--columns)"),
+            "{error}"
+        );
+        let error = refused(&batch(vec![("a", list()), ("b", list())]));
+        assert!(error.contains("source.column = \"a\" or another (--column a) for a list of numbers"), "{error}");
+    }
+
+    #[test]
     fn what_cannot_be_read_lists_the_columns_there_are() {
         let two = batch(vec![("question", text(&["a"])), ("answer", text(&["b"]))]);
-        let error = Binding::new(&two.schema(), &Columns::Auto).unwrap_err().to_string();
-        assert_eq!(error, "say which column to read; there are `question` (Utf8), `answer` (Utf8)");
+        let error = Binding::new(&two.schema(), &Columns::Only(Wanted::Text)).unwrap_err().to_string();
+        assert_eq!(error, "say which column holds the texts; there are `question` (Utf8), `answer` (Utf8)");
         let error = Binding::new(&two.schema(), &Columns::One("text".into())).unwrap_err().to_string();
         assert_eq!(error, "no column `text`; there are `question` (Utf8), `answer` (Utf8)");
         for wrong in [vec!["x*"], vec!["answer"], vec![], vec!["zz"]] {
@@ -578,7 +623,7 @@ mod tests {
         assert!(Binding::new(&twice.schema(), &Columns::Many(vec!["x*".into(), "x1".into()])).is_err());
         let many: Vec<(String, ArrayRef)> = (0..30).map(|i| (format!("t{i}"), text(&["a"]))).collect();
         let many = batch(many.iter().map(|(name, array)| (name.as_str(), array.clone())).collect());
-        let error = Binding::new(&many.schema(), &Columns::Auto).unwrap_err().to_string();
+        let error = Binding::new(&many.schema(), &Columns::Only(Wanted::Text)).unwrap_err().to_string();
         assert!(error.ends_with("`t19` (Utf8) and 10 more"), "{error}");
     }
 

@@ -136,12 +136,6 @@ impl ParquetSource {
         Ok(())
     }
 
-    /// Names and types of all columns of the first file.
-    pub fn schema_summary(&self) -> Vec<(String, String)> {
-        let fields = self.files[0].footer.schema().fields();
-        fields.iter().map(|field| (field.name().clone(), field.data_type().to_string())).collect()
-    }
-
     /// What the records are.
     pub fn column_kind(&self) -> RecordKind {
         self.files[0].binding.kind()
@@ -343,6 +337,7 @@ mod tests {
     use super::super::{Lists, Records};
     use super::*;
     use crate::error::ErrorKind;
+    use crate::source::{ColumnInfo, Wanted};
 
     fn table(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
         RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap()
@@ -488,7 +483,11 @@ mod tests {
                     rows.push((name.to_string(), row as u64, numbers));
                 }
             }
-            let columns = if form == 2 { Columns::Many(vec!["x*".into()]) } else { Columns::Auto };
+            let columns = match form {
+                0 => Columns::Only(Wanted::Text),
+                2 => Columns::Many(vec!["x*".into()]),
+                _ => Columns::Auto,
+            };
             run(async {
                 let source = ParquetSource::open(shards(&written).await, &columns).await;
                 if rows.is_empty() {
@@ -536,7 +535,7 @@ mod tests {
             for (pattern, num_rows) in [("train-*", 36_718), ("valid", 3_760), ("test", 4_358)] {
                 let pattern = folder.join(format!("wikitext2/{pattern}.parquet"));
                 let files = resolve(&[pattern.to_str().unwrap().into()]).await.unwrap();
-                let source = ParquetSource::open(files, &Columns::Auto).await.unwrap();
+                let source = ParquetSource::open(files, &Columns::Only(Wanted::Text)).await.unwrap();
                 assert_eq!((source.num_records(), source.column_kind()), (num_rows, RecordKind::Text));
                 assert_eq!(blobs(&source, 1 << 16).await.len() as u64, num_rows);
             }
@@ -547,7 +546,8 @@ mod tests {
     async fn pieces_are_about_as_large_as_asked_for() {
         let items: Vec<Option<String>> = (0..1000).map(|row| Some(format!("{row:0100}"))).collect();
         let file = parquet_file(&table(vec![("text", text_array(&items, 0))]), 1000);
-        let source = ParquetSource::open(shards(&[("a.parquet", file)]).await, &Columns::Auto).await.unwrap();
+        let source =
+            ParquetSource::open(shards(&[("a.parquet", file)]).await, &Columns::Only(Wanted::Text)).await.unwrap();
         assert!((100_000..110_000).contains(&source.blocks()[0].bytes), "{:?}", source.blocks());
         assert!(source.blocks()[0].fetch_bytes < 20_000);
         let (pieces, _) = pieces(&source, 0, 5_000).await;
@@ -560,7 +560,7 @@ mod tests {
         let file = parquet_file(&table(vec![("text", texts(100))]), 10);
         for length in [0, 3, 11, 12, file.len() / 2, file.len() - 9, file.len() - 1] {
             let files = shards(&[("cut.parquet", file[..length].to_vec())]).await;
-            let error = failure(ParquetSource::open(files, &Columns::Auto).await);
+            let error = failure(ParquetSource::open(files, &Columns::Only(Wanted::Text)).await);
             assert_eq!(error.kind(), ErrorKind::Format);
             let text = error.to_string();
             assert!(text.starts_with("cut.parquet: not a whole Parquet file: "), "{text}");
@@ -570,7 +570,7 @@ mod tests {
         long.extend_from_slice(&u32::MAX.to_le_bytes());
         long.extend_from_slice(b"PAR1");
         let files = shards(&[("long.parquet", long)]).await;
-        let error = failure(ParquetSource::open(files, &Columns::Auto).await).to_string();
+        let error = failure(ParquetSource::open(files, &Columns::Only(Wanted::Text)).await).to_string();
         assert!(error.contains("a footer of 4294967295 bytes in a file of 12"), "{error}");
     }
 
@@ -578,12 +578,12 @@ mod tests {
     async fn a_damaged_row_group_names_its_row_and_costs_no_other() {
         let file = parquet_file(&table(vec![("text", texts(100))]), 40);
         let files = shards(&[("a.parquet", file.clone())]).await;
-        let whole = ParquetSource::open(files, &Columns::Auto).await.unwrap();
+        let whole = ParquetSource::open(files, &Columns::Only(Wanted::Text)).await.unwrap();
         let range = &whole.row_groups[1].ranges[0];
         let mut damaged = file;
         damaged[range.start as usize..range.end as usize].fill(0xFF);
         let files = shards(&[("a.parquet", damaged)]).await;
-        let source = ParquetSource::open(files, &Columns::Auto).await.unwrap();
+        let source = ParquetSource::open(files, &Columns::Only(Wanted::Text)).await.unwrap();
         let (_, end) = pieces(&source, 1, 1000).await;
         let error = end.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Format);
@@ -602,10 +602,10 @@ mod tests {
         let error = failure(open(&[good()], Columns::One("body".into())).await).to_string();
         assert_eq!(error, "a.parquet: no column `body`; there are `text` (Utf8), `n` (UInt8)");
         let other = ("b.parquet", file(vec![("body", texts(3))]));
-        let error = failure(open(&[good(), other], Columns::Auto).await).to_string();
+        let error = failure(open(&[good(), other], Columns::Only(Wanted::Text)).await).to_string();
         assert_eq!(error, "b.parquet: no column `text`; there are `body` (Utf8)");
         let numbers = ("b.parquet", file(vec![("text", Arc::new(UInt8Array::from(vec![1])) as _)]));
-        let error = failure(open(&[good(), numbers], Columns::Auto).await).to_string();
+        let error = failure(open(&[good(), numbers], Columns::Only(Wanted::Text)).await).to_string();
         assert_eq!(error, "b.parquet: column `text`: expected text, found lists of 1 numbers");
     }
 
@@ -621,6 +621,7 @@ mod tests {
             let Records::Lists(lists) = &pieces(&source, block, 100).await.0[0].records else { panic!() };
             assert_eq!(lists.values, crate::data::Column::F32(expected));
         }
-        assert_eq!(source.schema_summary(), [("x".to_string(), "UInt8".to_string())]);
+        let x = ColumnInfo { name: "x".into(), data_type: "UInt8".into() };
+        assert_eq!(*source.reading(), Reading { read: vec![x], left_out: Vec::new() });
     }
 }
