@@ -215,6 +215,6 @@ fn mistakes_get_one_clear_line_and_exit_code_2() {
         assert_eq!(anemone(dir.path(), args).status.code(), Some(2), "{args:?}");
     }
     let output = anemone(dir.path(), &["bench", "--json", "no/such/folder.jsonl"]);
-    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

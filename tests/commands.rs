@@ -139,7 +139,7 @@ fn mistakes_have_their_exit_code_and_one_line() {
         (&["train", "p.toml", "--isa", "sse9"], 2, "--isa: instruction set \"sse9\" is not known"),
         (&["train", "p.toml", "--metrics-addr", "here"], 2, "--metrics-addr: here"),
         (&["check", "--data", "damaged.parquet"], 3, "damaged.parquet"),
-        (&["check", "--data", "nothing-*.parquet"], 1, "nothing-*.parquet"),
+        (&["check", "--data", "nothing-*.parquet"], 2, "nothing-*.parquet"),
         (&["eval", "empty", "--isa", "sse9"], 2, "--isa: instruction set \"sse9\" is not known"),
         (&["eval", "empty"], 2, "has no model and no checkpoint"),
         (&["inspect", "nowhere"], 2, "no such model"),

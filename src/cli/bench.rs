@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
 
 use super::bench_table::{stream_table, synthetic_table};
-use super::output::{Failure, Outcome, note, say};
+use super::output::{Outcome, note, say};
 use super::runtime;
 use super::train::{MachineArgs, understand_isa, understand_precision};
 use crate::backend::TrainingPrecision;
@@ -101,7 +101,7 @@ struct StreamArgs {
 }
 
 pub(super) fn run(args: &BenchArgs) -> Outcome {
-    let settings = args.settings().map_err(Failure::not_understood)?;
+    let settings = args.settings()?;
     match &args.file {
         None => args.run_synthetic(&settings),
         Some(file) => args.run_stream(file, &settings),
@@ -121,13 +121,13 @@ impl BenchArgs {
     }
 
     fn run_synthetic(&self, settings: &[Setting]) -> Outcome {
-        let kinds = self.kinds().map_err(Failure::not_understood)?;
-        let optimizers = self.default_optimizers().map_err(Failure::not_understood)?;
+        let kinds = self.kinds()?;
+        let optimizers = self.default_optimizers()?;
         let SyntheticArgs { batch_rows, seed, warmup, steps, .. } = self.synthetic;
         // All are built before the first is measured: a mistake in the last should not come after minutes.
         let build = |(kind, sizes)| Synthetic::new(kind, sizes, batch_rows, seed);
         let circuits: Result<Vec<Synthetic>> = kinds.into_iter().map(build).collect();
-        let circuits = circuits.map_err(Failure::not_understood)?;
+        let circuits = circuits?;
         let mut results = Results::open(self.json.as_deref())?;
         let waiting = Waiting::new();
         waiting.say("matrix products");
@@ -144,7 +144,7 @@ impl BenchArgs {
         let measured = measure();
         waiting.end();
         results.show(&reference, synthetic_table)?; // also what came before a failure
-        Ok(measured?)
+        measured
     }
 
     /// What to measure, with every size that was not given.
@@ -175,7 +175,7 @@ impl BenchArgs {
     }
 
     fn run_stream(&self, file: &Path, settings: &[Setting]) -> Outcome {
-        let specs = self.understand_stream(file).map_err(Failure::not_understood)?;
+        let specs = self.understand_stream(file)?;
         let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let name = specs.first().and_then(|spec| spec.name.clone()).or(stem).unwrap_or_default();
         let mut results = Results::open(self.json.as_deref())?;
@@ -186,7 +186,7 @@ impl BenchArgs {
         let compared = runtime()?.block_on(compare(&name, &specs, settings, &mut reference, &mut tell));
         waiting.end();
         results.lines = compared?;
-        Ok(results.show(&reference, stream_table)?)
+        results.show(&reference, stream_table)
     }
 
     /// The pipeline once for each optimizer.
@@ -297,7 +297,7 @@ impl Results {
         self.lines.iter_mut().for_each(|line| line.hold_against(reference));
         for line in &self.lines {
             let text =
-                serde_json::to_string(line).map_err(|e| Error::state(format!("a line cannot be written: {e}")))?;
+                serde_json::to_string(line).map_err(|e| Error::internal(format!("a line cannot be written: {e}")))?;
             match &mut self.json {
                 Json::Nowhere => {}
                 Json::StandardOutput => say(text)?,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::json;
 
-use super::output::{Failure, Outcome, note, say, table, thousands};
+use super::output::{Outcome, note, say, table, thousands};
 use super::pipeline_args::{PipelineArgs, Understood};
 use super::runtime;
 use super::train::MachineArgs;
@@ -36,15 +36,15 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) fn run(args: &CheckArgs) -> Outcome {
-    let Understood { spec, name, notes } = args.pipeline.understand().map_err(Failure::not_understood)?;
-    let machine = args.machine.understand().map_err(Failure::not_understood)?;
+    let Understood { spec, name, notes } = args.pipeline.understand()?;
+    let machine = args.machine.understand()?;
     notes.iter().for_each(|text| note(format_args!("note: {text}")));
     if args.resolved {
-        return Ok(say(spec.to_toml()?.trim_end())?);
+        return say(spec.to_toml()?.trim_end());
     }
     let found = runtime()?.block_on(look(&spec, &machine))?;
     let text = if args.json { found.to_json(&name, &spec) } else { found.to_table(&name, &spec) };
-    Ok(say(text)?)
+    say(text)
 }
 
 /// What was found.

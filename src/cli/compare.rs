@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::{Failure, Outcome, note, say, thousands};
+use super::output::{Outcome, note, say, thousands};
 use super::runtime;
 use super::train::{MachineArgs, understand_isa, understand_precision};
 use crate::backend::Device;
@@ -65,9 +65,9 @@ pub(super) struct CompareArgs {
 }
 
 pub(super) fn run(args: &CompareArgs) -> Outcome {
-    let (specs, options) = args.understand().map_err(Failure::not_understood)?;
+    let (specs, options) = args.understand()?;
     if args.dry_run {
-        return Ok(say(plan(&specs, &options.out)?)?);
+        return say(plan(&specs, &options.out)?);
     }
     let mut show = Show { out: options.out.clone(), bar: None, is_quiet: args.quiet, epochs: 0, latest: None };
     let compared = runtime()?.block_on(async {
@@ -157,7 +157,7 @@ fn quoted(word: &str) -> String {
 /// Writes everything that was found so far.
 fn write(findings: &Findings, out: &Path) -> Result<report::Written> {
     let text = serde_json::to_string_pretty(findings);
-    let text = text.map_err(|e| Error::state(format!("the findings cannot be written: {e}")))?;
+    let text = text.map_err(|e| Error::internal(format!("the findings cannot be written: {e}")))?;
     std::fs::create_dir_all(out).map_err(|e| Error::io(&out.display().to_string(), &e))?;
     write_whole(&out.join("findings.json"), &text)?;
     report::write(findings, out)

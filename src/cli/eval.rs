@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::model_path::find_model;
-use super::output::{Failure, Outcome, say, table, thousands};
+use super::output::{Outcome, say, table, thousands};
 use super::rows_args::RowsArgs;
 use super::runtime;
 use super::train::{MachineArgs, understand_isa};
@@ -43,14 +43,14 @@ pub(super) struct EvalArgs {
 }
 
 pub(super) fn run(args: &EvalArgs) -> Outcome {
-    let isa = understand_isa(args.isa.as_deref()).map_err(Failure::not_understood)?;
-    let machine = Machine { isa, ..args.machine.understand().map_err(Failure::not_understood)? };
-    let path = find_model(&args.model).map_err(Failure::not_understood)?;
+    let isa = understand_isa(args.isa.as_deref())?;
+    let machine = Machine { isa, ..args.machine.understand()? };
+    let path = find_model(&args.model)?;
     let model = model::load(&path)?;
-    let spec = args.which.pipeline(&model, &path, args.batch_rows as usize).map_err(Failure::not_understood)?;
+    let spec = args.which.pipeline(&model, &path, args.batch_rows as usize)?;
     let found = runtime()?.block_on(look(args, &spec, &model, &machine))?;
     let text = if args.json { to_json(&path, &model, &found) } else { to_table(&path, &model, &found) };
-    Ok(say(text)?)
+    say(text)
 }
 
 async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Machine) -> Result<Evaluation> {

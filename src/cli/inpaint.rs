@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::mask::Mask;
 use super::model_path::find_model;
-use super::output::{Failure, Outcome, note, say, table, thousands};
+use super::output::{Outcome, note, say, table, thousands};
 use super::rows_args::RowsArgs;
 use super::runtime;
 use super::sink::Sink;
@@ -71,28 +71,28 @@ const MOST_VALUES: usize = 1 << 26;
 const CHECKER: [[u8; 3]; 2] = [[112; 3], [144; 3]];
 
 pub(super) fn run(args: &InpaintArgs) -> Outcome {
-    let machine = args.machine.understand().map_err(Failure::not_understood)?;
+    let machine = args.machine.understand()?;
     if let Some(flag) = [("--rows", args.rows), ("--samples", args.samples)].iter().find(|(_, count)| *count == 0) {
-        return Err(Failure::not_understood(Error::option(format!("{} 0: must be at least 1", flag.0))));
+        return Err(Error::option(format!("{} 0: must be at least 1", flag.0)));
     }
-    let path = find_model(&args.model).map_err(Failure::not_understood)?;
+    let path = find_model(&args.model)?;
     let model = model::load(&path)?;
     let view = args.draw.view(&model);
-    let view = view.map_err(Failure::not_understood)?;
+    let view = view?;
     let most = MOST_VALUES / model.circuit.num_vars().max(1);
     if args.rows.checked_mul(args.samples).is_none_or(|drawn| drawn > most) {
         let why = format!("--rows {} and --samples {}: more than the {most} completions", args.rows, args.samples);
-        return Err(Failure::not_understood(Error::option(format!("{why} that fit in memory"))));
+        return Err(Error::option(format!("{why} that fit in memory")));
     }
     let at_once = args.rows.saturating_add(usize::try_from(args.skip).unwrap_or(usize::MAX)).min(512);
-    let spec = args.which.pipeline(&model, &path, at_once).map_err(Failure::not_understood)?;
+    let spec = args.which.pipeline(&model, &path, at_once)?;
     let (original, grid) = runtime()?.block_on(read(args, &spec, &model))?;
     let (words, keep) = match (&args.missing, &args.keep) {
         (Some(words), _) => (words.as_str(), false),
         (None, Some(words)) => (words.as_str(), true),
         (None, None) => (Mask::usual(grid.as_deref()), false),
     };
-    let mask = Mask::understand(words, keep, original.num_vars(), grid.as_deref()).map_err(Failure::not_understood)?;
+    let mask = Mask::understand(words, keep, original.num_vars(), grid.as_deref())?;
     let hidden = Hidden::new(original, args.skip, &mask, args.draw.seed)?;
     let score = hidden.score(&model, &machine)?;
     let completions = with_threads(machine.threads, || {
@@ -121,7 +121,7 @@ async fn read(args: &InpaintArgs, spec: &PipelineSpec, model: &Model) -> Result<
     let rows = some_rows(&mut opened.stream, args.skip, rows).await?;
     let rows = rows.ok_or_else(|| match args.skip {
         0 => Error::data("there is no row to hide a part of"),
-        skip => Error::data(format!("--skip {skip}: there is no row after so many")),
+        skip => Error::option(format!("--skip {skip}: there is no row after so many")),
     })?;
     Ok((rows, opened.inputs.decoder.shape().grid.clone()))
 }

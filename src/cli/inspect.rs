@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::model_path::find_model;
-use super::output::{Failure, Outcome, say, table, thousands};
+use super::output::{Outcome, say, table, thousands};
 use crate::circuit::{Circuit, NodeKind, ParamKind, json as circuit_json};
 use crate::error::Result;
 use crate::learner::{CheckpointMeta, circuit_digest, model};
@@ -28,7 +28,7 @@ pub(super) fn run(args: &InspectArgs) -> Outcome {
     let described = match args.path.is_file() {
         true if ends_in("toml") => pipeline(&args.path)?,
         true if ends_in("json") => circuit_file(&args.path)?,
-        _ => checkpoint(&find_model(&args.path).map_err(Failure::not_understood)?)?,
+        _ => checkpoint(&find_model(&args.path)?)?,
     };
     match args.json {
         true => say(described.json)?,

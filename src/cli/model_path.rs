@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::output::note;
 use crate::error::{Error, Result};
-use crate::learner::latest;
+use crate::learner::{Latest, latest};
 use crate::pipeline::run::CHECKPOINTS;
 
 /// The file that every checkpoint and model has.
@@ -17,15 +17,22 @@ pub(super) fn find_model(path: &Path) -> Result<PathBuf> {
     }
     let inside = path.join(CHECKPOINTS);
     let folder = if inside.is_dir() { inside } else { path.to_path_buf() };
-    let found = match folder.is_dir() {
-        true => latest(&folder)?,
-        false => return Err(Error::option(format!("{}: no such model, checkpoint or run folder", path.display()))),
-    };
-    for (damaged, why) in &found.damaged {
-        note(format_args!("warning: {}: passed over: {why}", damaged.display()));
+    if !folder.is_dir() {
+        let why = match path.exists() {
+            true => "is a file; name a model, a checkpoint or a run folder, which are folders",
+            false => "no such model, checkpoint or run folder",
+        };
+        return Err(Error::path(format!("{}: {why}", path.display())));
     }
-    match found.found {
+    let Latest { found, damaged } = latest(&folder)?;
+    if let (None, Some((newest, why))) = (&found, damaged.first()) {
+        return Err(why.clone().at(format!("{}: no checkpoint is whole", newest.display())));
+    }
+    for (damaged, why) in &damaged {
+        note(format_args!("warning: {}: not used: {why}", damaged.display()));
+    }
+    match found {
         Some((checkpoint, _)) => Ok(checkpoint),
-        None => Err(Error::option(format!("{}: has no model and no checkpoint", path.display()))),
+        None => Err(Error::path(format!("{}: has no model and no checkpoint", path.display()))),
     }
 }

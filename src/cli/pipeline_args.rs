@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::pipeline::overrides;
-use crate::pipeline::spec::{Document, PipelineSpec, load_document};
+use crate::pipeline::spec::{Document, Format, PipelineSpec, load_document};
 
 /// Which pipeline.
 #[derive(Args, Clone, Debug)]
@@ -59,7 +59,14 @@ impl PipelineArgs {
     /// Reads the file or the flags.
     pub fn understand(&self) -> Result<Understood> {
         let mut document = match &self.file {
-            Some(file) => load_document(file)?,
+            Some(file) => {
+                let name = file.display();
+                if Format::of(&name.to_string()).is_some() {
+                    let why = format!("is data and not a pipeline file (TOML): learn from it with --data {name}");
+                    return Err(Error::option(format!("{name}: {why}")));
+                }
+                load_document(file)?
+            }
             None => self.flags_as_document()?,
         };
         let notes = overrides::apply(&mut document, &self.set)?;

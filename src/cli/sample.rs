@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::model_path::find_model;
-use super::output::{Failure, Outcome, say, thousands};
+use super::output::{Outcome, say, thousands};
 use super::sink::Sink;
 use super::view::{DrawArgs, View, categories_of, csv, understand_scale};
 use crate::circuit::sample;
@@ -39,14 +39,14 @@ const ROWS_AT_ONCE: usize = 512;
 
 pub(super) fn run(args: &SampleArgs) -> Outcome {
     if args.rows == Some(0) {
-        return Err(Failure::not_understood(Error::option("--rows 0: must be at least 1")));
+        return Err(Error::option("--rows 0: must be at least 1"));
     }
-    let path = find_model(&args.model).map_err(Failure::not_understood)?;
+    let path = find_model(&args.model)?;
     let model = model::load(&path)?;
     let view = args.draw.view(&model);
-    match view.map_err(Failure::not_understood)? {
+    match view? {
         View::Picture(decoder) => draw_pictures(args, &model, &decoder),
-        view => Ok(draw_lines(args, &model, &view)?),
+        view => draw_lines(args, &model, &view),
     }
 }
 
@@ -54,9 +54,9 @@ fn draw_pictures(args: &SampleArgs, model: &Model, decoder: &ImageDecoder) -> Ou
     let rows = args.rows.unwrap_or(64);
     let side = rows.isqrt();
     let columns = side + usize::from(side * side < rows);
-    let scale = understand_scale(args.draw.scale, decoder.tile()).map_err(Failure::not_understood)?;
+    let scale = understand_scale(args.draw.scale, decoder.tile())?;
     let mosaic = Mosaic::new(decoder.tile(), rows, columns, scale);
-    let mut mosaic = mosaic.map_err(|e| Failure::not_understood(e.at("--rows and --scale")))?;
+    let mut mosaic = mosaic.map_err(|e| e.at("--rows and --scale"))?;
     draw(args, model, rows, |batch, row| {
         mosaic.push(&decoder.colours(&categories_of(batch, row)));
         Ok(true)
@@ -65,7 +65,7 @@ fn draw_pictures(args: &SampleArgs, model: &Model, decoder: &ImageDecoder) -> Ou
     let (height, width) = mosaic.size();
     write_whole(out, &mosaic.into_png()?)?;
     let what = format!("{} rows, {columns} in a line, {width}×{height} pixels", thousands(rows as u64));
-    Ok(say(format_args!("{}: {what}", out.display()))?)
+    say(format_args!("{}: {what}", out.display()))
 }
 
 fn draw_lines(args: &SampleArgs, model: &Model, view: &View) -> Result<()> {

@@ -12,7 +12,7 @@ use clap::Args;
 use rayon::prelude::*;
 use serde_json::json;
 
-use super::output::{Failure, Outcome, note, say, table, thousands};
+use super::output::{Outcome, note, say, table, thousands};
 use super::runtime;
 use crate::data::Column;
 use crate::decode::text::TextDecoder;
@@ -64,14 +64,14 @@ const PIECES_AT_ONCE: usize = 16;
 
 pub(super) fn run(args: &TokenizeArgs) -> Outcome {
     let begun = Instant::now();
-    let spec = pipeline(args).map_err(Failure::not_understood)?;
-    let compressed = is_compressed(&args.out).map_err(Failure::not_understood)?;
+    let spec = pipeline(args)?;
+    let compressed = is_compressed(&args.out)?;
     if args.out.exists() && !args.force {
         let why = "is there already; --force replaces it";
-        return Err(Failure::not_understood(Error::option(format!("{}: {why}", args.out.display()))));
+        return Err(Error::option(format!("{}: {why}", args.out.display())));
     }
     let decoder = open_text(&spec.decode, 1)?;
-    let width = width(args, decoder.vocab()).map_err(Failure::not_understood)?;
+    let width = width(args, decoder.vocab())?;
     let mut beside = Beside::create(&args.out)?;
     let mut counts = Counts::default();
     let sink = match compressed {
@@ -84,10 +84,10 @@ pub(super) fn run(args: &TokenizeArgs) -> Outcome {
     if args.json {
         let Counts { texts, bad, tokens } = counts;
         let width = width.name();
-        return Ok(say(
+        return say(
             json!({"out": args.out, "texts": texts, "bad": bad, "tokens": tokens, "width": width, "bytes": bytes,
                              "seconds": seconds}),
-        )?);
+        );
     }
     let mut rows = vec![
         ("tokens", format!("{} in {}", thousands(counts.tokens), args.out.display())),
@@ -98,7 +98,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Outcome {
     if counts.bad > 0 {
         rows.push(("left out", format!("{} texts that cannot be read", thousands(counts.bad))));
     }
-    Ok(say(table(&rows))?)
+    say(table(&rows))
 }
 
 /// What to read, as a pipeline says it.

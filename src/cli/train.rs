@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::output::{Failure, Outcome};
+use super::output::Outcome;
 use super::pipeline_args::PipelineArgs;
 use super::report::{Report, Style};
 use super::runtime;
@@ -87,7 +87,8 @@ impl MachineArgs {
     pub fn understand(&self) -> Result<Machine> {
         let place = || format!("--device {}", self.device);
         let device: Device = self.device.parse().map_err(|e: Error| e.at(place()))?;
-        device.settle().map_err(|e| e.at(place()))?; // before any data is read
+        // Before any data is read. A device that is not there was asked for in vain, like a path: no failure of the machine.
+        device.settle().map_err(|e| Error::option(e.to_string()).at(place()))?;
         if let Some(threads) = self.threads.filter(|threads| !(1..=MOST_THREADS).contains(threads)) {
             return Err(Error::option(format!(
                 "--threads {threads}: must be from 1 to {MOST_THREADS}, or left out to use all cores"
@@ -124,10 +125,10 @@ pub(super) fn understand_isa(name: Option<&str>) -> Result<Option<IsaCap>> {
 }
 
 pub(super) fn run(args: &TrainArgs) -> Outcome {
-    let understood = args.pipeline.understand().map_err(Failure::not_understood)?;
-    let machine = understand_machine(args).map_err(Failure::not_understood)?;
+    let understood = args.pipeline.understand()?;
+    let machine = understand_machine(args)?;
     let address = args.metrics_addr.as_deref().map(telemetry::parse_address).transpose();
-    let address = address.map_err(|e| Failure::not_understood(e.at("--metrics-addr")))?;
+    let address = address.map_err(|e| e.at("--metrics-addr"))?;
     let style = match (args.json, args.quiet) {
         (true, _) => Style::Json,
         (_, true) => Style::Quiet,
@@ -156,7 +157,7 @@ pub(super) fn run(args: &TrainArgs) -> Outcome {
     });
     report.close();
     trained?;
-    Ok(report.written()?)
+    report.written()
 }
 
 impl Observer for Report {

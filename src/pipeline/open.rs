@@ -279,7 +279,7 @@ impl Opened {
                         Ok::<_, Error>(pieces)
                     });
                     let pieces =
-                        pieces.await.map_err(|e| Error::state(format!("looking at the first rows: {e}")))??;
+                        pieces.await.map_err(|e| Error::internal(format!("looking at the first rows: {e}")))??;
                     for piece in pieces {
                         see(&piece)?;
                         left = left.saturating_sub(piece.num_records());

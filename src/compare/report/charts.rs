@@ -294,5 +294,5 @@ impl Ranged for Ticked {
 }
 
 pub(super) fn failed(error: impl std::fmt::Display) -> Error {
-    Error::state(format!("a chart cannot be drawn: {error}"))
+    Error::internal(format!("a chart cannot be drawn: {error}"))
 }

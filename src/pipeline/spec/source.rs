@@ -240,5 +240,5 @@ fn read_synthetic(document: &Document) -> Result<SyntheticSpec> {
         }
     }
     serde_json::from_value(Value::Object(spec))
-        .map_err(|e| Error::format(format!("{}: source.synthetic: {e}", document.place("source.synthetic"))))
+        .map_err(|e| Error::option(format!("{}: source.synthetic: {e}", document.place("source.synthetic"))))
 }
