@@ -196,3 +196,56 @@ fn every_shell_gets_its_completions() {
         assert!(script.contains("tokenize") && script.contains("force-resume"), "{shell}");
     }
 }
+
+/// Learns with a step so large in the end that the best checkpoint is not the last one.
+#[test]
+fn the_best_checkpoint_or_any_other_is_looked_at_when_asked() {
+    let folder = folder();
+    let dir = folder.path();
+    printed(dir, &["train", "p.toml", "--quiet", "--set", "checkpoint.keep=3", "--set", "learn.epochs=4"]);
+    // Another run of one batch with a full step: worse on held-out rows.
+    let worse = ["train", "p.toml", "--quiet", "--resume", "--set", "learn.epochs=30", "--set", "learn.step=1.0"];
+    printed(dir, &[&worse[..], &["--set", "learn.momentum=0.0", "--set", "learn.batches=26"]].concat());
+    let metrics = std::fs::read_to_string(dir.join("runs/p/metrics.jsonl")).unwrap();
+    let looks: Vec<(u64, f64)> = metrics.lines().map(json).filter_map(|line| valid(&line)).collect();
+    let best = looks.iter().copied().reduce(|a, b| if b.1 > a.1 { b } else { a }).unwrap();
+    let last = *looks.last().unwrap();
+    assert!(best.0 < last.0 && best.1 > last.1, "{looks:?}");
+
+    let of = |flags: &[&str]| {
+        let output = anemone(dir, &[&["eval", "runs/p", "--json"], flags].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{flags:?}: {error}");
+        let found = json(std::str::from_utf8(&output.stdout).unwrap());
+        (found["step"].as_u64().unwrap(), found["mean_log_likelihood"].as_f64().unwrap(), error)
+    };
+    let (step, value, said) = of(&["--best"]);
+    assert_eq!((step, value), best);
+    assert!(said.contains(&format!("step-{step:010}, the best")), "{said}");
+    let (step, _, said) = of(&[]);
+    assert!(step == 26 && said.contains("step-0000000026, the latest"), "{said}");
+    let path = format!("runs/p/checkpoints/step-{:010}", best.0);
+    for named in [best.0.to_string().as_str(), &path, &format!("step-{:010}", best.0)] {
+        assert_eq!(of(&["--checkpoint", named]).0, best.0, "{named}");
+    }
+    for command in
+        [&["sample", "runs/p", "--best"][..], &["inpaint", "runs/p", "--best"], &["inspect", "runs/p", "--best"]]
+    {
+        let error = String::from_utf8(anemone(dir, command).stderr).unwrap();
+        assert!(error.contains(&format!("step-{:010}, the best", best.0)), "{command:?}: {error}");
+    }
+    for (args, words) in [
+        (&["eval", "runs/p", "--checkpoint", "7"][..], "--checkpoint 7: "),
+        (&["sample", "runs/p", "--checkpoint", "none"], "--checkpoint none: no such checkpoint"),
+        (&["eval", &path, "--best"], "--best: "),
+        (&["inspect", "p.toml", "--best"], "--best: p.toml is a file"),
+    ] {
+        let (code, error) = refused(dir, args);
+        assert!(code == 2 && error.contains(words), "{args:?}: {code} {error}");
+    }
+}
+
+/// Step and held-out log-likelihood of a line of metrics, if it has one.
+fn valid(line: &Value) -> Option<(u64, f64)> {
+    Some((line["step"].as_u64()?, line["valid_ll"].as_f64()?))
+}

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::model_path::find_model;
+use super::model_path::CheckpointArgs;
 use super::output::{Outcome, say, table, thousands};
 use super::rows_args::RowsArgs;
 use super::runtime;
@@ -22,8 +22,10 @@ use crate::pipeline::spec::PipelineSpec;
 /// pipeline that the model was learned with.
 #[derive(Args, Clone, Debug)]
 pub(super) struct EvalArgs {
-    /// A model, a checkpoint, or a run folder, whose latest checkpoint is meant
+    /// A model, a checkpoint, or a run folder, whose latest checkpoint is used unless a flag names another
     model: PathBuf,
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
     #[command(flatten)]
     which: RowsArgs,
     /// Look at no more rows than this
@@ -45,7 +47,7 @@ pub(super) struct EvalArgs {
 pub(super) fn run(args: &EvalArgs) -> Outcome {
     let isa = understand_isa(args.isa.as_deref())?;
     let machine = Machine { isa, ..args.machine.understand()? };
-    let path = find_model(&args.model)?;
+    let path = args.checkpoint.find(&args.model)?;
     let model = model::load(&path)?;
     let spec = args.which.pipeline(&model, &path, args.batch_rows as usize)?;
     let found = runtime()?.block_on(look(args, &spec, &model, &machine))?;

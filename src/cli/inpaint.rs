@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::mask::Mask;
-use super::model_path::find_model;
+use super::model_path::CheckpointArgs;
 use super::output::{Outcome, note, say, table, thousands};
 use super::rows_args::RowsArgs;
 use super::runtime;
@@ -32,8 +32,10 @@ use crate::rng::Rng;
 /// and its completions. Also says how likely the true values are given the rest, exactly.
 #[derive(Args, Clone, Debug)]
 pub(super) struct InpaintArgs {
-    /// A model, a checkpoint, or a run folder, whose latest checkpoint is meant
+    /// A model, a checkpoint, or a run folder, whose latest checkpoint is used unless a flag names another
     model: PathBuf,
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
     #[command(flatten)]
     which: RowsArgs,
     /// How many rows
@@ -75,7 +77,10 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
     if let Some(flag) = [("--rows", args.rows), ("--samples", args.samples)].iter().find(|(_, count)| *count == 0) {
         return Err(Error::option(format!("{} 0: must be at least 1", flag.0)));
     }
-    let path = find_model(&args.model)?;
+    let path = match args.json {
+        true => args.checkpoint.find_quietly(&args.model)?,
+        false => args.checkpoint.find(&args.model)?,
+    };
     let model = model::load(&path)?;
     let view = args.draw.view(&model);
     let view = view?;

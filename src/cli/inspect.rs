@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::model_path::find_model;
+use super::model_path::CheckpointArgs;
 use super::output::{Outcome, say, table, thousands};
 use crate::circuit::{Circuit, NodeKind, ParamKind, json as circuit_json};
 use crate::error::Result;
@@ -18,6 +18,8 @@ use crate::pipeline::spec::{PipelineSpec, show_size};
 pub(super) struct InspectArgs {
     /// What to look at
     path: PathBuf,
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -25,10 +27,13 @@ pub(super) struct InspectArgs {
 
 pub(super) fn run(args: &InspectArgs) -> Outcome {
     let ends_in = |ending: &str| args.path.extension().is_some_and(|e| e.eq_ignore_ascii_case(ending));
+    if args.path.is_file() {
+        args.checkpoint.refuse_choice(&args.path, "is a file")?;
+    }
     let described = match args.path.is_file() {
         true if ends_in("toml") => pipeline(&args.path)?,
         true if ends_in("json") => circuit_file(&args.path)?,
-        _ => checkpoint(&find_model(&args.path)?)?,
+        _ => checkpoint(&args.checkpoint.find(&args.path)?)?,
     };
     match args.json {
         true => say(described.json)?,

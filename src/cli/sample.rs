@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::model_path::find_model;
+use super::model_path::CheckpointArgs;
 use super::output::{Outcome, say, thousands};
 use super::sink::Sink;
 use super::view::{DrawArgs, View, categories_of, csv, understand_scale};
@@ -22,8 +22,10 @@ use crate::rng::Rng;
 /// What a row is comes from the pipeline that the model was learned with. The same seed draws the same rows.
 #[derive(Args, Clone, Debug)]
 pub(super) struct SampleArgs {
-    /// A model, a checkpoint, or a run folder, whose latest checkpoint is meant
+    /// A model, a checkpoint, or a run folder, whose latest checkpoint is used unless a flag names another
     model: PathBuf,
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
     /// How many rows (64 pictures or 8 other rows if left out)
     #[arg(long, value_name = "N")]
     rows: Option<usize>,
@@ -41,7 +43,7 @@ pub(super) fn run(args: &SampleArgs) -> Outcome {
     if args.rows == Some(0) {
         return Err(Error::option("--rows 0: must be at least 1"));
     }
-    let path = find_model(&args.model)?;
+    let path = args.checkpoint.find(&args.model)?;
     let model = model::load(&path)?;
     let view = args.draw.view(&model);
     match view? {
