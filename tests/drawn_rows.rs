@@ -185,7 +185,8 @@ fn pictures_are_drawn_and_completed() {
     }
     printed(dir, &["sample", "run", "--rows", "2", "--out", "two.csv"]);
     let two = std::fs::read_to_string(dir.join("two.csv")).unwrap();
-    assert!(two.lines().count() == 2 && two.lines().all(|line| line.split(',').count() == 48), "{two}");
+    assert!(two.starts_with("row,x0,x1,") && two.lines().count() == 1 + 2, "{two}");
+    assert!(two.lines().all(|line| line.split(',').count() == 1 + 48), "{two}");
     // Other rows than those held out.
     let table = printed(dir, &["inpaint", "run", "--data", "train.parquet", "--rows", "2"]);
     assert!(table.contains("inpaint.png") && table.contains("48 of 96 values (right hidden)"), "{table}");
@@ -244,6 +245,10 @@ fn text_is_drawn_and_completed() {
     let (scattered, _) = both(dir, &["inpaint", "run", "--rows", "1", "--missing", "random:0.4", "--samples", "1"]);
     assert!(scattered.matches('⟦').count() >= 2 && scattered.matches('⟦').count() == scattered.matches('⟧').count());
 
+    printed(dir, &["sample", "run", "--rows", "2", "--out", "rows.jsonl"]);
+    for object in std::fs::read_to_string(dir.join("rows.jsonl")).unwrap().lines().map(json) {
+        assert!(object["values"].as_array().unwrap().len() == 8 && object["text"].is_string(), "{object}");
+    }
     printed(dir, &["inpaint", "run", "--rows", "2", "--samples", "1", "--out", "rows.csv"]);
     let rows = std::fs::read_to_string(dir.join("rows.csv")).unwrap();
     assert_eq!(rows.lines().next().unwrap(), "row,line,x0,x1,x2,x3,x4,x5,x6,x7");
@@ -259,8 +264,8 @@ fn text_is_drawn_and_completed() {
     refused(
         dir,
         &[
-            (&["sample", "run", "--out", "x.png"], 2, "--out x.png: rows of this model are text and no pictures"),
-            (&["inpaint", "run", "--skip", "100000"], 3, "--skip 100000: there is no row after so many"),
+            (&["sample", "run", "--out", "x.png"], 2, "--out x.png: rows of this model are text and not pictures"),
+            (&["inpaint", "run", "--skip", "100000"], 2, "--skip 100000: there is no row after so many"),
             (&["inpaint", "run", "--missing", "top"], 2, "--missing top: is for pictures alone"),
             (&["sample", "run", "--tokenizer", "none.json"], 2, "--tokenizer: none.json"),
         ],
@@ -288,9 +293,29 @@ fn numbers_are_drawn_and_completed() {
     std::fs::write(dir.join("p.toml"), pipeline).unwrap();
     printed(dir, &["train", "p.toml", "--out", "run", "--quiet"]);
     let lines = printed(dir, &["sample", "run", "--rows", "700"]);
-    assert_eq!(lines.lines().count(), 700);
-    assert!(lines.lines().all(|line| line.split(',').map(|cell| cell.parse::<u32>().unwrap()).all(|cell| cell < 5)));
-    assert_eq!(lines.lines().take(8).collect::<Vec<_>>(), printed(dir, &["sample", "run"]).lines().collect::<Vec<_>>());
+    assert!(lines.starts_with("row,x0,x1,x2,x3,x4,x5,x6,x7\n"), "{lines}");
+    let drawn: Vec<Vec<u32>> =
+        lines.lines().skip(1).map(|line| line.split(',').map(|cell| cell.parse().unwrap()).collect()).collect();
+    assert_eq!(drawn.len(), 700);
+    assert!(drawn.iter().enumerate().all(|(row, cells)| cells[0] as usize == row && cells[1..].iter().all(|&x| x < 5)));
+    assert_eq!(lines.lines().take(9).collect::<Vec<_>>(), printed(dir, &["sample", "run"]).lines().collect::<Vec<_>>());
+
+    // The same rows in every form, by the ending of the file.
+    for out in ["rows.csv", "rows.json", "rows.jsonl"] {
+        printed(dir, &["sample", "run", "--rows", "3", "--out", out]);
+    }
+    let read = |out: &str| std::fs::read_to_string(dir.join(out)).unwrap();
+    assert_eq!(read("rows.csv").lines().collect::<Vec<_>>(), lines.lines().take(4).collect::<Vec<_>>());
+    let objects: Vec<Value> = read("rows.jsonl").lines().map(json).collect();
+    assert_eq!(json(&read("rows.json")), Value::from(objects.clone()));
+    for (row, object) in objects.iter().enumerate() {
+        assert_eq!(*object, serde_json::json!({"row": row, "values": drawn[row][1..]}));
+    }
+    printed(dir, &["inpaint", "run", "--rows", "1", "--samples", "2", "--out", "completed.json"]);
+    let completed = json(&read("completed.json"));
+    let of_lines: Vec<&Value> = completed.as_array().unwrap().iter().map(|object| &object["line"]).collect();
+    assert_eq!(of_lines, ["original", "kept", "1", "2"]);
+    assert!(completed[1]["values"][7].is_null() && completed[2]["values"][7].is_u64(), "{completed}");
 
     let args = ["inpaint", "run", "--rows", "1000", "--samples", "3", "--missing", "random:0.5", "--json"];
     let (rows, summary) = both(dir, &[&args[..], &["--threads", "1"]].concat());
@@ -315,9 +340,16 @@ fn numbers_are_drawn_and_completed() {
     refused(
         dir,
         &[
-            (&["sample", "run", "--out", "x.png"], 2, "--out x.png: rows of this model are numbers and no pictures"),
+            (&["sample", "run", "--out", "x.png"], 2, "--out x.png: rows of this model are numbers and not pictures"),
             (&["inpaint", "run", "--missing", "lsat"], 2, "--missing lsat: unknown; did you mean `last`?"),
             (&["inpaint", "run", "--missing", "3..9"], 2, "the variables 0..8"),
+            (
+                &["sample", "run", "--out", "x.dat"],
+                2,
+                "--out x.dat: cannot tell the format from the name; there are .png",
+            ),
+            (&["inpaint", "run", "--out", "x"], 2, "--out x: cannot tell the format from the name"),
+            (&["sample", "run", "--out", "x.txt"], 2, "are numbers and not text: name a .csv, .json or .jsonl file"),
         ],
     );
 }
@@ -336,8 +368,8 @@ fn a_model_without_a_pipeline_is_drawn_from_and_impossible_rows_are_named() {
     let (optimizer, progress) = (OptimizerState::default(), Progress::default());
     let snapshot = Snapshot { circuit, params: params.unwrap(), optimizer, progress };
     model::save(&dir.join("model"), &snapshot, &Identity::default(), &Map::new()).unwrap();
-    for line in printed(dir, &["sample", "model", "--rows", "50"]).lines() {
-        let low: Vec<bool> = line.split(',').map(|cell| cell.parse::<u32>().unwrap() < 2).collect();
+    for line in printed(dir, &["sample", "model", "--rows", "50"]).lines().skip(1) {
+        let low: Vec<bool> = line.split(',').skip(1).map(|cell| cell.parse::<u32>().unwrap() < 2).collect();
         assert!(low.len() == 3 && low.iter().all(|l| *l == low[0]), "{line}");
     }
     shards::write_rows(&dir.join("rows.parquet"), vec![0, 1, 1, 3, 3, 2, 0, 3, 2], 3, 10);

@@ -8,11 +8,12 @@ use serde_json::json;
 use super::mask::Mask;
 use super::model_path::CheckpointArgs;
 use super::output::{Outcome, note, say, table, thousands};
+use super::row_lines::RowLines;
 use super::rows_args::RowsArgs;
 use super::runtime;
 use super::sink::Sink;
 use super::train::MachineArgs;
-use super::view::{DrawArgs, View, categories_of, csv, understand_scale};
+use super::view::{DrawArgs, View, categories_of, understand_scale};
 use crate::circuit::sample_given;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
@@ -106,8 +107,19 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
     let shown = Shown { hidden: &hidden, first: args.skip, completions: &completions, samples: args.samples };
     let out = match &view {
         View::Picture(decoder) => Some(draw_pictures(args, &shown, decoder)?),
-        View::Text(decoder) => write_lines(args, |sink| shown.texts(decoder, sink))?,
-        View::Numbers => write_lines(args, |sink| shown.numbers(sink))?,
+        View::Text(decoder) => {
+            let mut sink = Sink::open(args.draw.out.as_deref())?;
+            shown.texts(decoder, &mut sink)?;
+            sink.finish()?;
+            args.draw.out.clone()
+        }
+        View::Values(layout, decoder) => {
+            let (out, num_vars) = (args.draw.out.as_deref(), model.circuit.num_vars());
+            let mut lines = RowLines::open(out, *layout, decoder.as_ref(), num_vars, true)?;
+            shown.values(&mut lines)?;
+            lines.finish()?;
+            args.draw.out.clone()
+        }
     };
     let summary = Summary { path: &path, step: model.meta.progress.step, words, keep, hidden: &hidden, score, out };
     let text = if args.json { summary.to_json() } else { summary.to_table() };
@@ -241,20 +253,21 @@ impl Shown<'_> {
         Ok(true)
     }
 
-    /// Original, kept and completions of every row, with the number of the row and what the line is before the values.
-    fn numbers(&self, sink: &mut Sink) -> Result<bool> {
-        let names: String = (0..self.hidden.original.num_vars()).map(|var| format!(",x{var}")).collect();
-        let mut more = sink.line(&format!("row,line{names}"))?;
+    /// Original, kept and completions of every row; `false` if nobody reads on.
+    fn values(&self, lines: &mut RowLines<'_>) -> Result<bool> {
         for row in self.rows() {
             let number = self.first + row as u64;
-            more = more && sink.line(&format!("{number},original,{}", csv(&self.hidden.original, row)))?;
-            more = more && sink.line(&format!("{number},kept,{}", csv(&self.hidden.masked, row)))?;
+            let mut more = lines.push(number, Some("original"), &self.hidden.original, row)?
+                && lines.push(number, Some("kept"), &self.hidden.masked, row)?;
             for k in 0..self.samples {
-                more = more
-                    && sink.line(&format!("{number},{},{}", k + 1, csv(self.completions, row * self.samples + k)))?;
+                let line = (k + 1).to_string();
+                more = more && lines.push(number, Some(&line), self.completions, row * self.samples + k)?;
+            }
+            if !more {
+                return Ok(false);
             }
         }
-        Ok(more)
+        Ok(true)
     }
 
     /// A tile with a checkerboard in place of what is missing in `batch`.
@@ -288,14 +301,6 @@ fn draw_pictures(args: &InpaintArgs, shown: &Shown<'_>, decoder: &ImageDecoder) 
     let out = args.draw.out.clone().unwrap_or_else(|| PathBuf::from(PICTURE));
     write_whole(&out, &mosaic.into_png()?)?;
     Ok(out)
-}
-
-/// Writes lines; the file that they went to, if they went to one.
-fn write_lines(args: &InpaintArgs, write: impl FnOnce(&mut Sink) -> Result<bool>) -> Result<Option<PathBuf>> {
-    let mut sink = Sink::open(args.draw.out.as_deref())?;
-    write(&mut sink)?;
-    sink.finish()?;
-    Ok(args.draw.out.clone())
 }
 
 /// What is said in the end.

@@ -26,6 +26,7 @@ mod model_path;
 mod output;
 mod pipeline_args;
 mod report;
+mod row_lines;
 mod rows_args;
 mod sample;
 mod sink;

@@ -6,18 +6,20 @@ use clap::Args;
 
 use super::model_path::CheckpointArgs;
 use super::output::{Outcome, say, thousands};
+use super::row_lines::{Layout, RowLines};
 use super::sink::Sink;
-use super::view::{DrawArgs, View, categories_of, csv, understand_scale};
+use super::view::{DrawArgs, View, categories_of, understand_scale};
 use crate::circuit::sample;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
 use crate::decode::mosaic::Mosaic;
+use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::learner::model::{self, Model};
 use crate::rng::Rng;
 
-/// Draw rows from a model: pictures as a PNG, text as text, other rows as lines of numbers.
+/// Draw rows from a model: pictures as a PNG, text as text, other rows as CSV.
 ///
 /// What a row is comes from the pipeline that the model was learned with. The same seed draws the same rows.
 #[derive(Args, Clone, Debug)]
@@ -48,7 +50,8 @@ pub(super) fn run(args: &SampleArgs) -> Outcome {
     let view = args.draw.view(&model);
     match view? {
         View::Picture(decoder) => draw_pictures(args, &model, &decoder),
-        view => draw_lines(args, &model, &view),
+        View::Text(decoder) => draw_texts(args, &model, &decoder),
+        View::Values(layout, decoder) => draw_values(args, &model, layout, decoder.as_ref()),
     }
 }
 
@@ -70,17 +73,26 @@ fn draw_pictures(args: &SampleArgs, model: &Model, decoder: &ImageDecoder) -> Ou
     say(format_args!("{}: {what}", out.display()))
 }
 
-fn draw_lines(args: &SampleArgs, model: &Model, view: &View) -> Result<()> {
+fn draw_texts(args: &SampleArgs, model: &Model, decoder: &TextDecoder) -> Result<()> {
     let mut sink = Sink::open(args.draw.out.as_deref())?;
     let mut first = true;
     draw(args, model, args.rows.unwrap_or(8), |batch, row| {
-        let View::Text(decoder) = view else { return sink.line(&csv(batch, row)) };
         let text = decoder.decode_tokens(&categories_of(batch, row))?;
         // A paragraph each.
         let more = (std::mem::take(&mut first) || sink.line("")?) && sink.line(text.trim_end())?;
         Ok(more)
     })?;
     sink.finish()
+}
+
+fn draw_values(args: &SampleArgs, model: &Model, layout: Layout, text: Option<&TextDecoder>) -> Result<()> {
+    let mut lines = RowLines::open(args.draw.out.as_deref(), layout, text, model.circuit.num_vars(), false)?;
+    let mut number = 0;
+    draw(args, model, args.rows.unwrap_or(8), |batch, row| {
+        number += 1;
+        lines.push(number - 1, None, batch, row)
+    })?;
+    lines.finish()
 }
 
 /// Shows every row to `see`, until it wants no more.
