@@ -80,12 +80,9 @@ impl PipelineArgs {
     fn flags_as_document(&self) -> Result<Document> {
         let mut document = Document::new("the command line");
         let some = |values: &Vec<String>| (!values.is_empty()).then(|| json!(values));
-        // What a column is to a table, a field is to a line of JSON.
-        let is_jsonl = self.data.iter().any(|file| file.contains(".jsonl"));
-        let column = if is_jsonl { "source.field" } else { "source.column" };
         let flags: [(&str, &str, Option<Value>); 8] = [
             ("source.files", "--data", some(&self.data)),
-            (column, "--column", self.column.as_ref().map(|column| json!(column))),
+            ("source.column", "--column", self.column.as_ref().map(|column| json!(column))),
             ("batch.rows", "--batch-rows", self.batch_rows.map(Value::from)),
             ("circuit.model", "--model", self.model.as_ref().map(|model| json!(model))),
             ("circuit.latents", "--latents", self.latents.map(Value::from)),

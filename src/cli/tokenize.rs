@@ -33,7 +33,7 @@ pub(super) struct TokenizeArgs {
     /// Where the tokens go: a name that ends in .bin or .bin.zst
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// The column, or the field of JSON lines, that holds the text
+    /// The column that holds the text; of JSON lines, its key
     #[arg(long, value_name = "NAME")]
     column: Option<String>,
     /// gpt2, or the path of a tokenizer.json
@@ -106,8 +106,7 @@ fn pipeline(args: &TokenizeArgs) -> Result<PipelineSpec> {
     let mut document = Document::new("the command line");
     document.set("source.files", json!(args.files), "FILES")?;
     if let Some(column) = &args.column {
-        let is_jsonl = args.files.iter().any(|file| file.contains(".jsonl"));
-        document.set(if is_jsonl { "source.field" } else { "source.column" }, json!(column), "--column")?;
+        document.set("source.column", json!(column), "--column")?;
     }
     document.set("decode.kind", json!("text"), "FILES")?;
     document.set("decode.tokenizer", json!(args.tokenizer), "--tokenizer")?;

@@ -88,7 +88,7 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec) -> Result<Opene
             Opened { source: Source::Blocks(Arc::new(source)), hint }
         }
         Format::Jsonl => {
-            let source = JsonlSource::open(shards, spec.field.as_deref().unwrap_or("text")).await?;
+            let source = JsonlSource::open(shards, spec.column.as_deref().unwrap_or("text")).await?;
             Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::Records(RecordKind::Text) }
         }
         Format::Tokens if shards.iter().all(is_compressed) => {

@@ -185,7 +185,7 @@ fn files_say_what_they_are_or_are_refused() {
     }
     let (bin, jsonl) = (parse("[source]\nfiles = \"a.bin\"").unwrap(), parse("[source]\nfiles = \"a.jsonl\"").unwrap());
     assert_eq!((bin.source.tokens, bin.decode.kind), (Some(TokenWidth::U16), Some(DecodeKind::Tokens)));
-    assert_eq!((jsonl.source.field.as_deref(), jsonl.decode.kind), (Some("text"), Some(DecodeKind::Text)));
+    assert_eq!((jsonl.source.column.as_deref(), jsonl.decode.kind), (Some("text"), Some(DecodeKind::Text)));
     for (files, words) in [
         ("[]", "must name at least one"),
         ("\"a.dat\"", "does not say what it is; there are .parquet"),
@@ -211,10 +211,34 @@ fn what_is_held_out_is_read_as_the_training_files_are() {
     assert_eq!((own.source.column, own.source.columns), (None, vec!["x*".to_string()]));
     assert_eq!((own.every_epochs, own.every_batches), (None, Some(5)));
     let other = parse(&text.replace("b.parquet", "b.jsonl")).unwrap().validate.unwrap();
-    assert_eq!((other.source.column, other.source.field.as_deref()), (None, Some("text")));
+    assert_eq!(
+        other.source.column.as_deref(),
+        Some("text"),
+        "the usual one of JSON lines, not that of the Parquet files"
+    );
     let made = parse("[source.synthetic]\n[validate]").unwrap();
     assert_eq!(made.validate.unwrap().rows, Some(DEFAULT_HELD_OUT));
     assert_eq!(made.decode.kind, Some(DecodeKind::Rows));
+}
+
+#[test]
+fn the_former_name_of_a_column_of_json_lines_is_still_read() {
+    let text = "[source]\nfiles = \"a.jsonl\"\n[validate]\nfiles = \"b.jsonl\"";
+    for key in ["field", "column"] {
+        let spec = parse(&text.replace("a.jsonl\"", &format!("a.jsonl\"\n{key} = \"body\""))).unwrap();
+        assert_eq!(spec.source.column.as_deref(), Some("body"), "{key}");
+        assert_eq!(spec.validate.as_ref().unwrap().source.column.as_deref(), Some("body"), "{key}");
+        let resolved = spec.to_toml().unwrap();
+        assert!(resolved.contains("column = \"body\"") && !resolved.contains("field"), "{resolved}");
+    }
+    for (files, words) in [
+        ("\"a.jsonl\"\nfield = \"x\"\ncolumn = \"y\"", "source.field = \"x\": is the former name of column"),
+        ("\"a.parquet\"\nfield = \"x\"", "has no meaning for parquet files, whose format takes column and columns"),
+        ("\"a.jsonl\"\ncolumns = [\"x\"]", "has no meaning for jsonl files, whose format takes column"),
+    ] {
+        let error = parse(&format!("[source]\nfiles = {files}")).unwrap_err().to_string();
+        assert!(error.contains(words), "{files}: {error}");
+    }
 }
 
 #[test]
