@@ -33,8 +33,8 @@ pub(super) struct PipelineArgs {
     /// What to hold out
     #[arg(long, value_name = "PATTERN", num_args = 1.., requires = "data", conflicts_with = "file")]
     valid: Vec<String>,
-    /// Passes over the data
-    #[arg(long, requires = "data", conflicts_with = "file")]
+    /// Passes over the data, in place of what a pipeline file says
+    #[arg(long, value_name = "N")]
     epochs: Option<u64>,
     /// Rows in a batch
     #[arg(long, requires = "data", conflicts_with = "file")]
@@ -70,6 +70,9 @@ impl PipelineArgs {
             None => self.flags_as_document()?,
         };
         let notes = overrides::apply(&mut document, &self.set)?;
+        if let Some(epochs) = self.epochs {
+            document.set("learn.epochs", json!(epochs), "--epochs")?;
+        }
         let spec = PipelineSpec::from_document(&document)?;
         let stem = self.file.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
         let name = spec.name.clone().or(stem).unwrap_or_else(|| spec.circuit.model.name().to_string());
@@ -80,14 +83,13 @@ impl PipelineArgs {
     fn flags_as_document(&self) -> Result<Document> {
         let mut document = Document::new("the command line");
         let some = |values: &Vec<String>| (!values.is_empty()).then(|| json!(values));
-        let flags: [(&str, &str, Option<Value>); 8] = [
+        let flags: [(&str, &str, Option<Value>); 7] = [
             ("source.files", "--data", some(&self.data)),
             ("source.column", "--column", self.column.as_ref().map(|column| json!(column))),
             ("batch.rows", "--batch-rows", self.batch_rows.map(Value::from)),
             ("circuit.model", "--model", self.model.as_ref().map(|model| json!(model))),
             ("circuit.latents", "--latents", self.latents.map(Value::from)),
             ("learn.optimizer", "--optimizer", self.optimizer.as_ref().map(|optimizer| json!(optimizer))),
-            ("learn.epochs", "--epochs", self.epochs.map(Value::from)),
             ("validate.files", "--valid", some(&self.valid)),
         ];
         for (path, flag, value) in flags {
@@ -149,6 +151,21 @@ mod tests {
         for args in [&["p.toml", "--latents", "3"][..], &["p.toml", "--data", "a.npy"], &["--latents", "3"], &[]] {
             assert!(parse(args).is_err(), "{args:?}");
         }
+    }
+
+    #[test]
+    fn a_file_learns_for_as_many_epochs_as_the_flag_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mine.toml");
+        std::fs::write(&path, "[source]\nfiles = \"a.npy\"\n[learn]\nepochs = 3\nbatches = 9\n").unwrap();
+        let path = path.to_str().unwrap();
+        let spec = |args: &[&str]| parse(args).unwrap().understand().map(|understood| understood.spec);
+        let changed = spec(&[path, "--epochs", "7", "--set", "learn.epochs=5"]).unwrap();
+        assert_eq!((changed.learn.epochs, changed.learn.batches), (Some(7), Some(9)));
+        assert!(changed.to_toml().unwrap().contains("epochs = 7"));
+        assert_eq!(spec(&["--data", "a.npy", "--epochs", "2"]).unwrap().learn.epochs, Some(2));
+        let error = spec(&[path, "--epochs", "0"]).unwrap_err().to_string();
+        assert!(error.starts_with("--epochs: learn.epochs = 0: must be at least 1"), "{error}");
     }
 
     #[test]
