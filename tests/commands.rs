@@ -150,6 +150,11 @@ fn mistakes_have_their_exit_code_and_one_line() {
         assert_eq!(error.lines().count(), 1, "{args:?}: {error}");
         assert!(error.contains(words), "{args:?}: no `{words}` in `{error}`");
     }
+    // An underscore is as good as a hyphen, and a slip gets the nearest word.
+    let adam = ["check", "--data", "damaged.parquet", "--optimizer"];
+    assert_eq!(refused(dir, &[&adam[..], &["mini_batch_em"]].concat()).0, 3);
+    let slip = refused(dir, &[&adam[..], &["mini-bach-em"]].concat());
+    assert!(slip.0 == 2 && slip.1.contains("did you mean `mini_batch_em`?"), "{slip:?}");
     for args in [&["train"][..], &["train", "p.toml", "--latents", "3"], &["train", "p.toml", "--json", "--quiet"]] {
         assert_eq!(refused(dir, args).0, 2, "{args:?}");
     }
@@ -194,6 +199,13 @@ fn every_shell_gets_its_completions() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = printed(folder.path(), &["completions", shell]);
         assert!(script.contains("tokenize") && script.contains("force-resume"), "{shell}");
+        // Values too: of --optimizer, --model, --device, --precision and --isa.
+        if ["bash", "zsh", "fish"].contains(&shell) {
+            for value in ["stepwise-em", "rat-spn", "cuda:0", "bf16x3", "avx512"] {
+                let escaped = value.replace(':', "\\:");
+                assert!(script.contains(value) || script.contains(&escaped), "{shell}: {value}");
+            }
+        }
     }
 }
 

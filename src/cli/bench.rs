@@ -14,8 +14,8 @@ use serde_json::json;
 
 use super::bench_table::{stream_table, synthetic_table};
 use super::output::{Outcome, note, say};
-use super::runtime;
 use super::train::{MachineArgs, understand_isa, understand_precision};
+use super::{runtime, words};
 use crate::backend::TrainingPrecision;
 use crate::backend::cpu::Isa;
 use crate::bench::stream::compare;
@@ -41,13 +41,15 @@ pub(super) struct BenchArgs {
     /// Optimizers, with commas between: anemone, full-batch-em, mini-batch-em, stepwise-em, adam, sgd (anemone if left out;
     /// with a pipeline anemone,full-batch-em)
     #[arg(long, visible_alias = "optimizers", value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = words::OPTIMIZERS, hide_possible_values = true)]
     optimizer: Vec<String>,
     /// Numbers that matrices are multiplied in, with commas between: f32, tf32 (GPU only), bf16x3, bf16 (f32 if left out, on a GPU
     /// tf32)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = words::PRECISIONS, hide_possible_values = true)]
     precision: Vec<String>,
     /// The most modern instructions that may be used: scalar, avx2, avx512, amx, auto
-    #[arg(long, value_name = "CAP")]
+    #[arg(long, value_name = "CAP", value_parser = words::ISAS, hide_possible_values = true)]
     isa: Option<String>,
     #[command(flatten)]
     machine: MachineArgs,
@@ -65,6 +67,7 @@ pub(super) struct BenchArgs {
 struct SyntheticArgs {
     /// Circuits, with commas between: hmm, monarch, hclt, pdhclt (hmm if left out)
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "file")]
+    #[arg(value_parser = words::CIRCUITS, hide_possible_values = true)]
     circuit: Vec<String>,
     /// Hidden states (hmm 256, monarch 1024, hclt and pdhclt 64 if left out)
     #[arg(long, value_name = "K", conflicts_with = "file")]

@@ -7,8 +7,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::output::{Outcome, note, say, thousands};
-use super::runtime;
 use super::train::{MachineArgs, understand_isa, understand_precision};
+use super::{runtime, words};
 use crate::backend::Device;
 use crate::backend::cpu::Isa;
 use crate::bench::host::Host;
@@ -51,10 +51,10 @@ pub(super) struct CompareArgs {
     #[command(flatten)]
     machine: MachineArgs,
     /// Numbers that matrices are multiplied in: f32, tf32 (GPU only), bf16x3, bf16
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = words::PRECISIONS, hide_possible_values = true)]
     precision: Option<String>,
     /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
-    #[arg(long, value_name = "SET")]
+    #[arg(long, value_name = "SET", value_parser = words::ISAS, hide_possible_values = true)]
     isa: Option<String>,
     /// Say what would be run, and do not
     #[arg(long)]

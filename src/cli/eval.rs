@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::model_path::CheckpointArgs;
 use super::output::{Outcome, say, table, thousands};
 use super::rows_args::RowsArgs;
-use super::runtime;
 use super::train::{MachineArgs, understand_isa};
+use super::{runtime, words};
 use crate::error::Result;
 use crate::learner::model::{self, Model};
 use crate::pipeline::evaluate::{Evaluation, evaluate};
@@ -37,7 +37,7 @@ pub(super) struct EvalArgs {
     #[command(flatten)]
     machine: MachineArgs,
     /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
-    #[arg(long, value_name = "SET")]
+    #[arg(long, value_name = "SET", value_parser = words::ISAS, hide_possible_values = true)]
     isa: Option<String>,
     /// One JSON object instead of a table
     #[arg(long)]

@@ -10,10 +10,10 @@ use super::model_path::CheckpointArgs;
 use super::output::{Outcome, note, say, table, thousands};
 use super::row_lines::RowLines;
 use super::rows_args::RowsArgs;
-use super::runtime;
 use super::sink::Sink;
 use super::train::MachineArgs;
 use super::view::{DrawArgs, View, categories_of, understand_scale};
+use super::{runtime, words};
 use crate::circuit::sample_given;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
@@ -48,9 +48,10 @@ pub(super) struct InpaintArgs {
     /// What to hide: left, right, top, bottom or center of pictures; first, last or middle of other rows; random; or variables such
     /// as 10..20. A part may follow, as in right:0.25 or random:0.8 (right or last if left out)
     #[arg(long, value_name = "WHAT", conflicts_with = "keep")]
+    #[arg(value_parser = words::PARTS, hide_possible_values = true)]
     missing: Option<String>,
     /// What not to hide, in the same words
-    #[arg(long, value_name = "WHAT")]
+    #[arg(long, value_name = "WHAT", value_parser = words::PARTS, hide_possible_values = true)]
     keep: Option<String>,
     /// Completions of every row
     #[arg(long, value_name = "K", default_value_t = 6)]

@@ -33,6 +33,7 @@ mod sink;
 mod tokenize;
 mod train;
 mod view;
+mod words;
 
 use std::process::ExitCode;
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::words;
 use crate::error::{Error, Result};
 use crate::pipeline::overrides;
 use crate::pipeline::spec::{Document, Format, PipelineSpec, load_document};
@@ -25,7 +26,7 @@ pub(super) struct PipelineArgs {
     #[arg(long, requires = "data", conflicts_with = "file")]
     column: Option<String>,
     /// The model: hmm, monarch-hmm, hclt, pd, pdhclt, rat-spn
-    #[arg(long, requires = "data", conflicts_with = "file")]
+    #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::MODELS, hide_possible_values = true)]
     model: Option<String>,
     /// Its hidden states
     #[arg(long, requires = "data", conflicts_with = "file")]
@@ -40,7 +41,7 @@ pub(super) struct PipelineArgs {
     #[arg(long, requires = "data", conflicts_with = "file")]
     batch_rows: Option<u64>,
     /// The optimizer: anemone, full-batch-em, mini-batch-em, stepwise-em, adam, sgd
-    #[arg(long, requires = "data", conflicts_with = "file")]
+    #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::OPTIMIZERS, hide_possible_values = true)]
     optimizer: Option<String>,
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use super::output::Outcome;
 use super::pipeline_args::PipelineArgs;
 use super::report::{Report, Style};
-use super::runtime;
+use super::{runtime, words};
 use crate::backend::cpu::IsaCap;
 use crate::backend::{Device, TrainingPrecision};
 use crate::error::{Error, Result};
@@ -40,10 +40,10 @@ pub(super) struct TrainArgs {
     machine: MachineArgs,
     /// How precisely training multiplies matrices: f32, tf32 (GPU only), bf16x3 or bf16 (tf32 on a GPU and f32 on a CPU if left
     /// out); held-out rows are always looked at in f32
-    #[arg(long, value_name = "PRECISION")]
+    #[arg(long, value_name = "PRECISION", value_parser = words::PRECISIONS, hide_possible_values = true)]
     precision: Option<String>,
     /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
-    #[arg(long, value_name = "SET")]
+    #[arg(long, value_name = "SET", value_parser = words::ISAS, hide_possible_values = true)]
     isa: Option<String>,
     /// Show metrics to Prometheus at this address: a port of this machine, or an IP address and a port
     #[arg(long, value_name = "ADDR")]
@@ -61,7 +61,7 @@ pub(super) struct TrainArgs {
 pub(super) struct MachineArgs {
     /// Where the circuit lives: auto, cpu, cuda:N, or several GPUs such as cuda:0,1; auto is the first GPU if there is one,
     /// otherwise the CPU
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = words::DEVICES, hide_possible_values = true)]
     device: String,
     /// Worker threads (all cores if left out); the numbers do not depend on it
     #[arg(long, value_name = "N")]
