@@ -5,9 +5,10 @@ use crate::bench::{Line, Standing};
 use crate::pipeline::spec::show_size;
 
 /// Explains the columns that do not explain themselves.
-const SYNTHETIC_KEY: &str = "Times are milliseconds of the median step. of GEMM: GFLOP/s as a part of the reference.";
-const STREAM_KEY: &str = "Times are milliseconds of the mean step; read and decode go on beside the others. of GEMM: GFLOP/s \
-                          as a part of the reference.";
+const SYNTHETIC_KEY: &str = "Times are milliseconds of the median step; from prepare to other they add up to it. of GEMM: GFLOP/s as a \
+                             part of the reference.";
+const STREAM_KEY: &str = "Times are milliseconds of the mean step; from wait to other they add up to it, read and decode go on beside \
+                          them. of GEMM: GFLOP/s as a part of the reference.";
 
 /// A column: its head and its cell of a line.
 type Column = (&'static str, fn(&Line) -> String);
@@ -30,10 +31,12 @@ const STAGES: &[Column] = &[
     ("wait", |line| milliseconds(line.speed.phases.wait)),
 ];
 const PHASES: &[Column] = &[
+    ("prepare", |line| milliseconds(line.speed.phases.prepare)),
     ("forward", |line| milliseconds(line.speed.phases.forward)),
     ("backward", |line| milliseconds(line.speed.phases.backward)),
     ("flows", |line| milliseconds(line.speed.phases.flows)),
     ("update", |line| milliseconds(line.speed.phases.update)),
+    ("other", |line| milliseconds(line.speed.other_seconds)),
 ];
 const EPOCH_UPDATE: &[Column] = &[("epoch's update", |line| line.speed.update_seconds.map_or_else(none, milliseconds))];
 const COSTS: &[Column] = &[

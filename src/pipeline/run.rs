@@ -387,6 +387,7 @@ impl<'a> Run<'a> {
             read: waits.cutter.input + waits.cutter.busy,
             decode: waits.decoders.busy,
             wait: waits.learner.input,
+            prepare: device.prepare,
             forward: device.forward,
             backward: device.backward,
             flows: device.flows,
