@@ -108,7 +108,7 @@ fn check_says_what_would_happen_and_leaves_nothing() {
     let folder = folder();
     let table = printed(folder.path(), &["check", "p.toml"]);
     for words in
-        ["600 rows an epoch", "rows of 8 variables, 5 categories", "hmm", "anemone, for 3 epochs", "activations"]
+        ["600 rows per epoch", "rows of 8 variables, 5 categories", "hmm", "anemone, for 3 epochs", "activations"]
     {
         assert!(table.contains(words), "no `{words}` in:\n{table}");
     }
@@ -260,4 +260,28 @@ fn the_best_checkpoint_or_any_other_is_looked_at_when_asked() {
 /// Step and held-out log-likelihood of a line of metrics, if it has one.
 fn valid(line: &Value) -> Option<(u64, f64)> {
     Some((line["step"].as_u64()?, line["valid_ll"].as_f64()?))
+}
+
+#[test]
+fn densities_have_nats_only_and_one_epoch_is_one_epoch() {
+    let folder = folder();
+    let dir = folder.path();
+    let mut npy = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (64, 2), }".to_vec();
+    npy.resize(127, b' ');
+    npy.push(b'\n');
+    npy.extend((0..128).flat_map(|i| ((i * 37 % 101) as f32 / 50.0 - 1.0).to_le_bytes()));
+    std::fs::write(dir.join("a.npy"), npy).unwrap();
+    let train = ["train", "--data", "a.npy", "--valid", "a.npy", "--model", "hclt", "--latents", "2", "--epochs", "1"];
+    let said = printed(dir, &[&train[..], &["--out", "density"]].concat());
+    assert!(said.contains("nats per row") && said.contains("1 epoch: 1 batch, 64 rows"), "{said}");
+    let table = printed(dir, &["eval", "density"]);
+    for text in [&said, &table] {
+        assert!(!text.contains("bits") && !text.contains("perplexity"), "{text}");
+    }
+    let found = json(&printed(dir, &["eval", "density", "--json"]));
+    assert!(found["mean_log_likelihood"].is_f64() && found["bits_per_dim"].is_null(), "{found}");
+    // Of categories both are shown; the flag beside a file is in the resolved pipeline.
+    assert!(printed(dir, &["train", "p.toml", "--epochs", "2"]).contains("bits per dimension"));
+    assert!(printed(dir, &["eval", "runs/p"]).contains("perplexity"));
+    assert!(std::fs::read_to_string(dir.join("runs/p/resolved.toml")).unwrap().contains("epochs = 2"));
 }

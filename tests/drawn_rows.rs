@@ -207,7 +207,11 @@ fn pictures_are_drawn_and_completed() {
             (&["sample", "run", "--rows", "0"], 2, "--rows 0: must be at least 1"),
             (&["sample", "run", "--scale", "1000000"], 2, "a smaller scale"),
             (&["sample", "run", "--rows", "18446744073709551615"], 2, "take fewer"),
-            (&["sample", "run", "--out", "x.jpg"], 2, "--out x.jpg: cannot tell the format from the name; there are .png"),
+            (
+                &["sample", "run", "--out", "x.jpg"],
+                2,
+                "--out x.jpg: cannot tell the format from the name; there are .png",
+            ),
             (&["sample", "run", "--out", "x.txt"], 2, "--out x.txt: rows of this model are pictures: name a .png file"),
             (&["sample", "run", "--tokenizer", "gpt2"], 2, "--tokenizer: rows of this model are pictures"),
             (&["sample", "nowhere"], 2, "no such model"),

@@ -1,6 +1,6 @@
 //! What a benchmark found, for people: the machine, then one row a line, times in milliseconds a step.
 
-use super::output::{table, thousands};
+use super::output::{counted, table, thousands};
 use crate::bench::{Line, Standing};
 use crate::pipeline::spec::show_size;
 
@@ -82,12 +82,12 @@ pub(super) fn stream_table(lines: &[Line]) -> String {
         let rows = thousands(standing.rows);
         about.push((
             "pipeline".into(),
-            format!("{name}: {rows} rows of {vars} variables in {} epochs", standing.epochs),
+            format!("{name}: {rows} rows of {vars} variables in {}", counted(standing.epochs, "epoch", "epochs")),
         ));
         about.push(("circuit".into(), format!("{}, {parameters} parameters", subject.circuit)));
         let what = if standing.held_out { "held-out rows" } else { "rows when they were first seen" };
         key += &format!(
-            "\nequal rows, equal seconds: nats a row of {what}, after all rows and after {:.1} s, which the fastest took.",
+            "\nequal rows, equal seconds: nats per row of {what}, after all rows and after {:.1} s, which the fastest took.",
             standing.equal_seconds
         );
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::json;
 
-use super::output::{Outcome, note, say, table, thousands};
+use super::output::{Outcome, counted, note, say, table, thousands};
 use super::pipeline_args::{PipelineArgs, Understood};
 use super::runtime;
 use super::train::MachineArgs;
@@ -81,7 +81,7 @@ impl Found {
             source += &format!(", {}", show_size(bytes));
         }
         if let Some(rows) = self.inputs.num_rows() {
-            source += &format!(", {} rows an epoch", thousands(rows));
+            source += &format!(", {} rows per epoch", thousands(rows));
         }
         let layout = self.circuit.layout();
         let memory = &self.memory;
@@ -175,8 +175,8 @@ fn describe_batch(spec: &PipelineSpec, first: Option<usize>) -> String {
 fn describe_limits(spec: &PipelineSpec) -> String {
     let learn = &spec.learn;
     let limits = [
-        learn.epochs.map(|n| format!("{} epochs", thousands(n))),
-        learn.batches.map(|n| format!("{} batches", thousands(n))),
+        learn.epochs.map(|n| counted(n, "epoch", "epochs")),
+        learn.batches.map(|n| counted(n, "batch", "batches")),
         learn.seconds.map(|s| format!("{s} seconds")),
     ];
     let limits: Vec<String> = limits.into_iter().flatten().collect();

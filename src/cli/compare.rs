@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::{Outcome, note, say, thousands};
+use super::output::{Outcome, counted, note, say, thousands};
 use super::train::{MachineArgs, understand_isa, understand_precision};
 use super::{runtime, words};
 use crate::backend::Device;
@@ -202,10 +202,14 @@ fn plan(specs: &[ComparisonSpec], out: &Path) -> Result<String> {
         let names: Vec<&str> = spec.contenders.iter().map(|contender| contender.name.as_str()).collect();
         let search = match trials {
             0 => String::new(),
-            _ => format!("{trials} trials of {} epochs, then ", spec.search_epochs),
+            _ => {
+                let trials = counted(trials as u64, "trial", "trials");
+                format!("{trials} of {}, then ", counted(spec.search_epochs, "epoch", "epochs"))
+            }
         };
-        let (name, epochs) = (&spec.name, spec.epochs);
-        lines.push(format!("{name}: {search}{runs} runs of {epochs} epochs ({})", names.join("; ")));
+        let (name, epochs) = (&spec.name, counted(spec.epochs, "epoch", "epochs"));
+        let runs = counted(runs as u64, "run", "runs");
+        lines.push(format!("{name}: {search}{runs} of {epochs} ({})", names.join("; ")));
     }
     lines.push(format!("in {}", out.display()));
     Ok(lines.join("\n"))
@@ -257,7 +261,10 @@ impl Audience for Show {
         match run {
             Some(run) if task.trial.is_empty() => say(format_args!("{}  {}", name(task), outcome(run))),
             _ => match latest {
-                Some(valid) => say(format_args!("{}  valid {valid:.3} after {} epochs", name(task), task.epochs)),
+                Some(valid) => {
+                    let epochs = counted(task.epochs, "epoch", "epochs");
+                    say(format_args!("{}  valid {valid:.3} after {epochs}", name(task)))
+                }
                 None => Ok(()), // it was over before
             },
         }

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::model_path::CheckpointArgs;
-use super::output::{Outcome, say, table, thousands};
+use super::output::{Outcome, counted, say, table, thousands};
 use super::rows_args::RowsArgs;
 use super::train::{MachineArgs, understand_isa};
 use super::{runtime, words};
@@ -16,7 +16,7 @@ use crate::pipeline::evaluate::{Evaluation, evaluate};
 use crate::pipeline::prepare::Machine;
 use crate::pipeline::spec::PipelineSpec;
 
-/// Mean log-likelihood, bits per dimension and perplexity of rows under a model.
+/// Mean log-likelihood of rows under a model; of categories also bits per dimension and perplexity.
 ///
 /// Rows come from --data, which is read as the model's own data was, from a pipeline file, or, if neither is given, from the
 /// pipeline that the model was learned with.
@@ -58,18 +58,22 @@ pub(super) fn run(args: &EvalArgs) -> Outcome {
 async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Machine) -> Result<Evaluation> {
     let mut opened = args.which.open(spec, model, args.rows).await?;
     let mut placed = machine.place(&model.circuit, &model.params)?;
-    evaluate(&mut opened.stream, opened.rows, async |batch| placed.backend.log_likelihoods(&batch)).await
+    let score = async |batch| placed.backend.log_likelihoods(&batch);
+    let found = evaluate(&mut opened.stream, opened.rows, score).await?;
+    Ok(found.in_units_of(model.circuit.is_discrete()))
 }
 
 fn to_table(path: &Path, model: &Model, found: &Evaluation) -> String {
     let number = |value: Option<f64>| value.map_or_else(|| "none".to_string(), |value| format!("{value:.6}"));
     let mut rows = vec![
-        ("model", format!("{} (after {} batches)", path.display(), thousands(model.meta.progress.step))),
+        ("model", format!("{} (after {})", path.display(), counted(model.meta.progress.step, "batch", "batches"))),
         ("rows", thousands(found.rows)),
-        ("log-likelihood", format!("{} nats a row", number(found.mean_log_likelihood))),
-        ("bits per dimension", number(found.bits_per_dim)),
-        ("perplexity", format!("{} per variable", number(found.perplexity))),
+        ("log-likelihood", format!("{} nats per row", number(found.mean_log_likelihood))),
     ];
+    if model.circuit.is_discrete() {
+        rows.push(("bits per dimension", number(found.bits_per_dim)));
+        rows.push(("perplexity", format!("{} per variable", number(found.perplexity))));
+    }
     if found.impossible_rows > 0 {
         rows.push((
             "impossible",

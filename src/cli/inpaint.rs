@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::mask::Mask;
 use super::model_path::CheckpointArgs;
-use super::output::{Outcome, note, say, table, thousands};
+use super::output::{Outcome, counted, note, say, table, thousands};
 use super::row_lines::RowLines;
 use super::rows_args::RowsArgs;
 use super::sink::Sink;
@@ -42,7 +42,7 @@ pub(super) struct InpaintArgs {
     /// How many rows
     #[arg(long, value_name = "N", default_value_t = 8)]
     rows: usize,
-    /// How many rows to pass over before these
+    /// How many rows to skip before these
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
     /// What to hide: left, right, top, bottom or center of pictures; first, last or middle of other rows; random; or variables such
@@ -122,7 +122,9 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
             args.draw.out.clone()
         }
     };
-    let summary = Summary { path: &path, step: model.meta.progress.step, words, keep, hidden: &hidden, score, out };
+    let is_discrete = model.circuit.is_discrete();
+    let summary =
+        Summary { path: &path, step: model.meta.progress.step, is_discrete, words, keep, hidden: &hidden, score, out };
     let text = if args.json { summary.to_json() } else { summary.to_table() };
     // Standard output is for rows where they go there, and for this where they do not.
     match summary.out {
@@ -308,6 +310,7 @@ fn draw_pictures(args: &InpaintArgs, shown: &Shown<'_>, decoder: &ImageDecoder) 
 struct Summary<'a> {
     path: &'a Path,
     step: u64,
+    is_discrete: bool,
     words: &'a str,
     keep: bool,
     hidden: &'a Hidden,
@@ -316,19 +319,24 @@ struct Summary<'a> {
 }
 
 impl Summary<'_> {
+    /// Bits per hidden variable; a density has none.
+    fn bits(&self) -> Option<f64> {
+        self.score.per_variable.filter(|_| self.is_discrete).map(|nats| -nats / std::f64::consts::LN_2)
+    }
+
     fn to_table(&self) -> String {
         let (rows, vars) = (self.hidden.original.num_rows() as u64, self.hidden.original.num_vars() as u64);
         let hidden = format!("{} of {}", thousands(self.hidden.num_hidden), thousands(rows * vars));
         let verb = if self.keep { "kept" } else { "hidden" };
         let number =
             |value: Option<f64>, unit: &str| value.map_or_else(|| "none".into(), |value| format!("{value:.4} {unit}"));
-        let bits = self.score.per_variable.map(|nats| -nats / std::f64::consts::LN_2);
+        let bits = self.bits().map_or(String::new(), |bits| format!(", {bits:.4} bits"));
         let mut lines = vec![
-            ("model", format!("{} (after {} batches)", self.path.display(), thousands(self.step))),
+            ("model", format!("{} (after {})", self.path.display(), counted(self.step, "batch", "batches"))),
             ("rows", thousands(rows)),
             ("hidden", format!("{hidden} values ({} {verb})", self.words)),
-            ("log-likelihood", format!("{} of what is hidden given the rest", number(self.score.mean, "nats a row"))),
-            ("a variable", format!("{}, {}", number(self.score.per_variable, "nats"), number(bits, "bits"))),
+            ("log-likelihood", format!("{} of what is hidden given the rest", number(self.score.mean, "nats per row"))),
+            ("per variable", format!("{}{bits}", number(self.score.per_variable, "nats"))),
         ];
         if self.score.impossible_rows > 0 {
             let count = thousands(self.score.impossible_rows);
@@ -351,7 +359,7 @@ impl Summary<'_> {
             "hidden_values": self.hidden.num_hidden,
             "mean_log_likelihood": self.score.mean,
             "nats_per_variable": self.score.per_variable,
-            "bits_per_variable": self.score.per_variable.map(|nats| -nats / std::f64::consts::LN_2),
+            "bits_per_variable": self.bits(),
             "impossible_rows": self.score.impossible_rows,
             "out": self.out.as_ref().map(|out| out.display().to_string()),
         })

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::model_path::CheckpointArgs;
-use super::output::{Outcome, say, table, thousands};
+use super::output::{Outcome, counted, say, table, thousands};
 use crate::circuit::{Circuit, NodeKind, ParamKind, json as circuit_json};
 use crate::error::Result;
 use crate::learner::{CheckpointMeta, circuit_digest, model};
@@ -137,11 +137,11 @@ fn progress_rows(meta: &CheckpointMeta) -> Vec<(&'static str, String)> {
         (
             "learned",
             format!(
-                "{} batches, {} rows, {} updates, {} epochs",
-                thousands(progress.step),
-                thousands(progress.rows),
-                thousands(progress.updates),
-                thousands(progress.epoch)
+                "{}, {}, {}, {}",
+                counted(progress.step, "batch", "batches"),
+                counted(progress.rows, "row", "rows"),
+                counted(progress.updates, "update", "updates"),
+                counted(progress.epoch, "epoch", "epochs")
             ),
         ),
         (
@@ -158,10 +158,10 @@ fn progress_rows(meta: &CheckpointMeta) -> Vec<(&'static str, String)> {
         ),
     ];
     if let Some(mean) = progress.prequential.mean() {
-        rows.push(("prequential", format!("{mean:.4} nats a row in the first epoch")));
+        rows.push(("prequential", format!("{mean:.4} nats per row in the first epoch")));
     }
     if let Some(valid) = meta.extra.get("valid_ll").and_then(Value::as_f64) {
-        rows.push(("held out", format!("{valid:.4} nats a row")));
+        rows.push(("held out", format!("{valid:.4} nats per row")));
     }
     rows
 }

@@ -45,6 +45,11 @@ pub(super) fn table(rows: &[(&str, String)]) -> String {
     rows.iter().map(|(name, value)| format!("{name:<width$}  {value}")).collect::<Vec<_>>().join("\n")
 }
 
+/// So many things: `1 epoch`, `1,200 epochs`.
+pub(super) fn counted(number: u64, one: &str, more: &str) -> String {
+    format!("{} {}", thousands(number), if number == 1 { one } else { more })
+}
+
 /// A whole number with its thousands apart.
 pub(super) fn thousands(number: u64) -> String {
     let digits = number.to_string();
@@ -65,6 +70,7 @@ mod tests {
     #[test]
     fn numbers_are_readable_and_kinds_have_their_codes() {
         assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([1, 0, 1200].map(|n| counted(n, "batch", "batches")), ["1 batch", "0 batches", "1,200 batches"]);
         let errors =
             [Error::internal("x"), Error::option("x"), Error::path("x"), Error::format("x"), Error::state("x")];
         assert_eq!(errors.map(|error| exit_code(error.kind())), [1, 2, 2, 3, 4]);

@@ -67,7 +67,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Outcome {
     let spec = pipeline(args)?;
     let compressed = is_compressed(&args.out)?;
     if args.out.exists() && !args.force {
-        let why = "is there already; --force replaces it";
+        let why = "already exists; --force replaces it";
         return Err(Error::option(format!("{}: {why}", args.out.display())));
     }
     let decoder = open_text(&spec.decode, 1)?;

@@ -114,7 +114,7 @@ fn understand_machine(args: &TrainArgs) -> Result<Machine> {
 pub(super) fn understand_precision(name: &str, device: Device) -> Result<TrainingPrecision> {
     let precision: TrainingPrecision = name.trim().parse().map_err(|e: Error| e.at("--precision"))?;
     if precision == TrainingPrecision::Tf32 && device.settle()?.0 == Device::Cpu {
-        return Err(Error::option("--precision tf32: is of GPUs; on a CPU there are f32, bf16x3, bf16"));
+        return Err(Error::option("--precision tf32: needs a GPU; on a CPU there are f32, bf16x3, bf16"));
     }
     Ok(precision)
 }

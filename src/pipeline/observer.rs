@@ -167,7 +167,7 @@ pub struct EpochEnd {
 /// How a run ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
-    /// Why, in a few words: `3 epochs`, `a signal`.
+    /// Why, in a few words: `3 epochs`, `stopped by a signal`.
     pub reason: String,
     /// Batches learned from.
     pub step: u64,

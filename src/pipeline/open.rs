@@ -206,7 +206,7 @@ impl Opened {
                 };
                 let ragged = || {
                     Error::data(
-                        "the first lists are not all of one length, so they are no rows; \
+                        "the first lists are not all of one length, so they are not rows; \
                                              decode.kind = \"tokens\" would join them",
                     )
                 };
@@ -215,7 +215,7 @@ impl Opened {
             Hint::TokenRows | Hint::TokenStream => {
                 return Err(Error::option("kind = \"rows\": token files are read with kind = \"tokens\""));
             }
-            Hint::Records(_) => return Err(Error::option("kind = \"rows\": the records are no lists of numbers")),
+            Hint::Records(_) => return Err(Error::option("kind = \"rows\": the records are not lists of numbers")),
         };
         let values = match decode.cats.or(known_cats) {
             Some(cats) => ValueKind::Categories(cats),

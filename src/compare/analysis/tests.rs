@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::testing::{contender, run, section};
 use super::*;
+use crate::compare::findings::Trial;
 
 fn points(values: &[Option<f64>]) -> Vec<Point> {
     run(1, values).points

@@ -220,7 +220,9 @@ fn format_of_all(section: Section<'_>, files: &[String]) -> Result<Format> {
             let names = list(FORMATS.iter().map(|(name, _)| *name));
             return Err(section.refuse(
                 "files",
-                format!("`{file}` does not say what it is; there are {endings}, or say format = … ({names})"),
+                format!(
+                    "`{file}`: cannot tell the format from the name; there are {endings}, or say format = … ({names})"
+                ),
             ));
         };
         formats.push(format);

@@ -188,7 +188,7 @@ fn files_say_what_they_are_or_are_refused() {
     assert_eq!((jsonl.source.column.as_deref(), jsonl.decode.kind), (Some("text"), Some(DecodeKind::Text)));
     for (files, words) in [
         ("[]", "must name at least one"),
-        ("\"a.dat\"", "does not say what it is; there are .parquet"),
+        ("\"a.dat\"", "cannot tell the format from the name; there are .parquet"),
         ("[\"a.bin\", \"a.npy\"]", "are of two formats, tokens and npy"),
         ("[\"-\", \"-\"]", "write files = \"-\" alone"),
         ("3", "expected a text in quotes, or a list of them"),
