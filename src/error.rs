@@ -13,11 +13,15 @@ pub enum ErrorKind {
     Data,
     /// A circuit that is not one: not decomposable, not smooth, wrong shapes, no single root.
     Circuit,
-    /// An option outside its range: a step size, a number of latents, a schedule.
+    /// What was asked is not understood or cannot be: an option outside its range, a pipeline file with an unknown key, a size
+    /// beyond any machine.
     Option,
-    /// A file or text that does not parse as what it should be.
+    /// A path that does not exist, or that is a folder where a file is expected, or the reverse.
+    Path,
+    /// The contents of a file or stream are not what they should be: damaged, cut off, not of this format.
     Format,
-    /// Parameters or optimizer state that do not fit the circuit they are put into.
+    /// Saved state that does not fit what it is put into, or a run that is not continued: parameters of another circuit, a
+    /// checkpoint of another run.
     State,
     /// A model that is none any more: a likelihood that is no number.
     Diverged,
@@ -27,6 +31,8 @@ pub enum ErrorKind {
     Io,
     /// A device that is not there, that its driver cannot use, or whose memory does not suffice.
     Device,
+    /// A defect of this program, such as a thread that panicked.
+    Internal,
 }
 
 /// What went wrong, where, and what to do.
@@ -72,9 +78,23 @@ impl Error {
         Self { kind: ErrorKind::Device, message: message.into() }
     }
 
-    /// A failed read or write, with the path it was about.
+    pub(crate) fn internal(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Internal, message: message.into() }
+    }
+
+    pub(crate) fn path(message: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Path, message: message.into() }
+    }
+
+    /// A failed read or write, with the path it was about. A path that is not there, or is of the wrong kind, is told apart from
+    /// a disk that fails: the first is for the user to correct.
     pub fn io(what: &str, source: &std::io::Error) -> Self {
-        Self { kind: ErrorKind::Io, message: format!("{what}: {source}") }
+        use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
+        let kind = match source.kind() {
+            NotFound | IsADirectory | NotADirectory => ErrorKind::Path,
+            _ => ErrorKind::Io,
+        };
+        Self { kind, message: format!("{what}: {source}") }
     }
 
     /// What sort of failure this is.

@@ -472,10 +472,10 @@ fn values_too_large_for_a_density_are_refused_by_row_and_variable() {
 fn sizes_no_machine_holds_are_refused_and_the_builder_goes_on() {
     let mut circuit = CircuitBuilder::new(1);
     for (units, cols) in [(usize::MAX, 2), (2, usize::MAX), (usize::MAX, usize::MAX), (1 << 40, 1 << 40)] {
-        refused(circuit.sum_param(units, cols), ErrorKind::Circuit, &["parameter block 0"]);
+        refused(circuit.sum_param(units, cols), ErrorKind::Option, &["parameter block 0"]);
     }
     let table = Categorical::new(u32::MAX).unwrap();
-    refused(circuit.input_param(usize::MAX, table), ErrorKind::Circuit, &["parameter block 0"]);
+    refused(circuit.input_param(usize::MAX, table), ErrorKind::Option, &["parameter block 0"]);
     let x = cases::categorical(&mut circuit, 0, 2, 3);
     let weights = circuit.sum_param(1, 2).unwrap();
     for (start, units) in [(usize::MAX, 2), (usize::MAX - 1, 2), (1, usize::MAX), (2, 1), (3, 2)] {

@@ -2,13 +2,20 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
+use std::fs;
+use std::path::Path;
 use std::process::Output;
 
 use assert_cmd::Command;
 use serde_json::Value;
 
 fn anemone(args: &[&str]) -> Output {
-    Command::cargo_bin("anemone").unwrap().args(args).timeout(std::time::Duration::from_secs(120)).output().unwrap()
+    anemone_in(Path::new("."), args)
+}
+
+fn anemone_in(dir: &Path, args: &[&str]) -> Output {
+    let mut command = Command::cargo_bin("anemone").unwrap();
+    command.current_dir(dir).args(args).timeout(std::time::Duration::from_secs(120)).output().unwrap()
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -62,4 +69,136 @@ fn mistakes_get_one_clear_line_and_a_failing_exit() {
     }
     assert_eq!(anemone(&["demo", "--epochs", "none"]).status.code(), Some(2));
     assert_eq!(anemone(&["swim"]).status.code(), Some(2));
+}
+
+/// A pipeline that is learned in no time.
+const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 6\ncats = 5\nlatents = 2\nrows = 300\n[batch]\nrows = 100\n\
+    [circuit]\nmodel = 'hmm'\nlatents = 3\n[learn]\nepochs = 3\n[validate]\nrows = 50\n";
+
+/// Learns `PIPELINE` into `dir/run`, with more flags.
+fn train(dir: &Path, more: &[&str]) {
+    fs::write(dir.join("p.toml"), PIPELINE).unwrap();
+    let output = anemone_in(dir, &[&["train", "p.toml", "--out", "run", "--quiet", "--threads", "1"], more].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to.join(entry.file_name())),
+            false => drop(fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
+        }
+    }
+}
+
+/// The rule of the README: like mistakes end alike, whichever command finds them.
+#[test]
+fn like_mistakes_get_like_exit_codes() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    train(dir, &[]);
+    copy(&dir.join("run"), &dir.join("damaged"));
+    for checkpoint in fs::read_dir(dir.join("damaged/checkpoints")).unwrap().map(Result::unwrap) {
+        let model = checkpoint.path().join("model.safetensors");
+        if model.is_file() {
+            let mut bytes = fs::read(&model).unwrap();
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+            fs::write(model, bytes).unwrap();
+        }
+    }
+    fs::write(dir.join("typo.toml"), "[source]\nfiles = 'a.npy'\n[learn]\nstpe = 1\n").unwrap();
+    fs::write(dir.join("torn.toml"), "[source\nfiles = 3").unwrap();
+    fs::write(dir.join("latin.toml"), b"# \xe9\n").unwrap();
+    fs::write(dir.join("text.parquet"), "this is text").unwrap();
+    fs::write(dir.join("short.npy"), "this is text").unwrap();
+    fs::write(dir.join("circuit.json"), "{\"nodes\": ").unwrap();
+    fs::write(dir.join("file"), "").unwrap();
+    fs::create_dir(dir.join("folder.parquet")).unwrap();
+    let mut npy = b"\x93NUMPY\x01\x00\x76\x00{'descr': '|u1', 'fortran_order': False, 'shape': (8, 2), }".to_vec();
+    npy.resize(127, b' ');
+    npy.push(b'\n');
+    npy.extend([0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
+    fs::write(dir.join("good.npy"), &npy).unwrap();
+    for (code, args) in [
+        // What is not there, or is of another kind.
+        (2, &["train", "--data", "none.parquet"][..]),
+        (2, &["train", "--data", "none-*.parquet"]),
+        (2, &["train", "--data", "none.bin"]),
+        (2, &["train", "--data", "good.npy", "--valid", "none.npy"]),
+        (2, &["train", "none.toml"]),
+        (2, &["check", "none.toml"]),
+        (2, &["bench", "none.toml"]),
+        (2, &["compare", "none.toml"]),
+        (2, &["inspect", "none.toml"]),
+        (2, &["inspect", "none.json"]),
+        (2, &["eval", "none"]),
+        (2, &["sample", "none"]),
+        (2, &["inpaint", "none"]),
+        (2, &["inspect", "none"]),
+        (2, &["inspect", "file"]),
+        (2, &["sample", "file"]),
+        (2, &["eval", "folder.parquet"]),
+        (2, &["train", "--data", "folder.parquet"]),
+        (2, &["train", "folder.parquet"]),
+        (2, &["train", "text.parquet"]),
+        (2, &["train", "file/p.toml"]),
+        (2, &["sample", "run", "--out", "none/rows.csv"]),
+        (2, &["tokenize", "none.jsonl", "--out", "a.bin"]),
+        (2, &["sample", "run", "--tokenizer", "none.json"]),
+        // Flags and files that cannot be understood, and what no machine can do.
+        (2, &["train"]),
+        (2, &["train", "typo.toml"]),
+        (2, &["train", "torn.toml"]),
+        (2, &["inspect", "torn.toml"]),
+        (2, &["train", "latin.toml"]),
+        (2, &["train", "p.toml", "--set", "batch.rows=many"]),
+        (2, &["train", "--data", "good.npy", "--latents", "1000000"]),
+        (2, &["train", "--data", "good.npy", "--latents", "100000000000"]),
+        (2, &["train", "--data", "good.npy", "--model", "hclt", "--latents", "100000000000"]),
+        (2, &["bench", "--latents", "100000000000"]),
+        (2, &["demo", "--latents", "100000000000"]),
+        (2, &["train", "p.toml", "--device", "cuda:99"]),
+        (2, &["inpaint", "run", "--skip", "100"]),
+        // Contents.
+        (3, &["train", "--data", "text.parquet"]),
+        (3, &["check", "--data", "short.npy"]),
+        (3, &["tokenize", "text.parquet", "--out", "a.bin"]),
+        (3, &["inspect", "circuit.json"]),
+        (3, &["train", "p.toml", "--set", "circuit={ model = 'file', path = 'circuit.json' }"]),
+        (3, &["train", "--data", "good.npy", "--set", "decode.cats=3"]),
+        (3, &["eval", "damaged"]),
+        (3, &["sample", "damaged"]),
+        (3, &["inspect", "damaged"]),
+        (3, &["train", "p.toml", "--out", "damaged", "--resume"]),
+        // A run that is not resumed.
+        (4, &["train", "p.toml", "--out", "run"]),
+        (4, &["train", "p.toml", "--out", "run", "--resume", "--set", "batch.rows=50"]),
+    ] {
+        let output = anemone_in(dir, args);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+        if args.len() > 1 {
+            let lines = error.lines().filter(|line| line.starts_with("error: ")).count();
+            assert_eq!(lines, 1, "{args:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_slip_is_told_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    fs::write(dir.join("a.parquet"), "PAR1").unwrap();
+    for (args, words) in [
+        (
+            &["train", "a.parquet"][..],
+            "a.parquet: is data and not a pipeline file (TOML): learn from it with --data a.parquet",
+        ),
+        (&["inspect", "a.parquet"], "a.parquet: is a file; name a model, a checkpoint or a run folder"),
+    ] {
+        let error = text(&anemone_in(dir, args).stderr);
+        assert!(error.contains(words), "{args:?}: {error}");
+    }
 }

@@ -108,7 +108,7 @@ fn check_says_what_would_happen_and_leaves_nothing() {
     let folder = folder();
     let table = printed(folder.path(), &["check", "p.toml"]);
     for words in
-        ["600 rows an epoch", "rows of 8 variables, 5 categories", "hmm", "anemone, for 3 epochs", "activations"]
+        ["600 rows per epoch", "rows of 8 variables, 5 categories", "hmm", "anemone, for 3 epochs", "activations"]
     {
         assert!(table.contains(words), "no `{words}` in:\n{table}");
     }
@@ -139,7 +139,7 @@ fn mistakes_have_their_exit_code_and_one_line() {
         (&["train", "p.toml", "--isa", "sse9"], 2, "--isa: instruction set \"sse9\" is not known"),
         (&["train", "p.toml", "--metrics-addr", "here"], 2, "--metrics-addr: here"),
         (&["check", "--data", "damaged.parquet"], 3, "damaged.parquet"),
-        (&["check", "--data", "nothing-*.parquet"], 1, "nothing-*.parquet"),
+        (&["check", "--data", "nothing-*.parquet"], 2, "nothing-*.parquet"),
         (&["eval", "empty", "--isa", "sse9"], 2, "--isa: instruction set \"sse9\" is not known"),
         (&["eval", "empty"], 2, "has no model and no checkpoint"),
         (&["inspect", "nowhere"], 2, "no such model"),
@@ -150,6 +150,11 @@ fn mistakes_have_their_exit_code_and_one_line() {
         assert_eq!(error.lines().count(), 1, "{args:?}: {error}");
         assert!(error.contains(words), "{args:?}: no `{words}` in `{error}`");
     }
+    // An underscore is as good as a hyphen, and a slip gets the nearest word.
+    let adam = ["check", "--data", "damaged.parquet", "--optimizer"];
+    assert_eq!(refused(dir, &[&adam[..], &["mini_batch_em"]].concat()).0, 3);
+    let slip = refused(dir, &[&adam[..], &["mini-bach-em"]].concat());
+    assert!(slip.0 == 2 && slip.1.contains("did you mean `mini_batch_em`?"), "{slip:?}");
     for args in [&["train"][..], &["train", "p.toml", "--latents", "3"], &["train", "p.toml", "--json", "--quiet"]] {
         assert_eq!(refused(dir, args).0, 2, "{args:?}");
     }
@@ -194,5 +199,89 @@ fn every_shell_gets_its_completions() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = printed(folder.path(), &["completions", shell]);
         assert!(script.contains("tokenize") && script.contains("force-resume"), "{shell}");
+        // Values too: of --optimizer, --model, --device, --precision and --isa.
+        if ["bash", "zsh", "fish"].contains(&shell) {
+            for value in ["stepwise-em", "rat-spn", "cuda:0", "bf16x3", "avx512"] {
+                let escaped = value.replace(':', "\\:");
+                assert!(script.contains(value) || script.contains(&escaped), "{shell}: {value}");
+            }
+        }
     }
+}
+
+/// Learns with a step so large in the end that the best checkpoint is not the last one.
+#[test]
+fn the_best_checkpoint_or_any_other_is_looked_at_when_asked() {
+    let folder = folder();
+    let dir = folder.path();
+    printed(dir, &["train", "p.toml", "--quiet", "--set", "checkpoint.keep=3", "--set", "learn.epochs=4"]);
+    // Another run of one batch with a full step: worse on held-out rows.
+    let worse = ["train", "p.toml", "--quiet", "--resume", "--set", "learn.epochs=30", "--set", "learn.step=1.0"];
+    printed(dir, &[&worse[..], &["--set", "learn.momentum=0.0", "--set", "learn.batches=26"]].concat());
+    let metrics = std::fs::read_to_string(dir.join("runs/p/metrics.jsonl")).unwrap();
+    let looks: Vec<(u64, f64)> = metrics.lines().map(json).filter_map(|line| valid(&line)).collect();
+    let best = looks.iter().copied().reduce(|a, b| if b.1 > a.1 { b } else { a }).unwrap();
+    let last = *looks.last().unwrap();
+    assert!(best.0 < last.0 && best.1 > last.1, "{looks:?}");
+
+    let of = |flags: &[&str]| {
+        let output = anemone(dir, &[&["eval", "runs/p", "--json"], flags].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{flags:?}: {error}");
+        let found = json(std::str::from_utf8(&output.stdout).unwrap());
+        (found["step"].as_u64().unwrap(), found["mean_log_likelihood"].as_f64().unwrap(), error)
+    };
+    let (step, value, said) = of(&["--best"]);
+    assert_eq!((step, value), best);
+    assert!(said.contains(&format!("step-{step:010}, the best")), "{said}");
+    let (step, _, said) = of(&[]);
+    assert!(step == 26 && said.contains("step-0000000026, the latest"), "{said}");
+    let path = format!("runs/p/checkpoints/step-{:010}", best.0);
+    for named in [best.0.to_string().as_str(), &path, &format!("step-{:010}", best.0)] {
+        assert_eq!(of(&["--checkpoint", named]).0, best.0, "{named}");
+    }
+    for command in
+        [&["sample", "runs/p", "--best"][..], &["inpaint", "runs/p", "--best"], &["inspect", "runs/p", "--best"]]
+    {
+        let error = String::from_utf8(anemone(dir, command).stderr).unwrap();
+        assert!(error.contains(&format!("step-{:010}, the best", best.0)), "{command:?}: {error}");
+    }
+    for (args, words) in [
+        (&["eval", "runs/p", "--checkpoint", "7"][..], "--checkpoint 7: "),
+        (&["sample", "runs/p", "--checkpoint", "none"], "--checkpoint none: no such checkpoint"),
+        (&["eval", &path, "--best"], "--best: "),
+        (&["inspect", "p.toml", "--best"], "--best: p.toml is a file"),
+    ] {
+        let (code, error) = refused(dir, args);
+        assert!(code == 2 && error.contains(words), "{args:?}: {code} {error}");
+    }
+}
+
+/// Step and held-out log-likelihood of a line of metrics, if it has one.
+fn valid(line: &Value) -> Option<(u64, f64)> {
+    Some((line["step"].as_u64()?, line["valid_ll"].as_f64()?))
+}
+
+#[test]
+fn densities_have_nats_only_and_one_epoch_is_one_epoch() {
+    let folder = folder();
+    let dir = folder.path();
+    let mut npy = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (64, 2), }".to_vec();
+    npy.resize(127, b' ');
+    npy.push(b'\n');
+    npy.extend((0..128).flat_map(|i| ((i * 37 % 101) as f32 / 50.0 - 1.0).to_le_bytes()));
+    std::fs::write(dir.join("a.npy"), npy).unwrap();
+    let train = ["train", "--data", "a.npy", "--valid", "a.npy", "--model", "hclt", "--latents", "2", "--epochs", "1"];
+    let said = printed(dir, &[&train[..], &["--out", "density"]].concat());
+    assert!(said.contains("nats per row") && said.contains("1 epoch: 1 batch, 64 rows"), "{said}");
+    let table = printed(dir, &["eval", "density"]);
+    for text in [&said, &table] {
+        assert!(!text.contains("bits") && !text.contains("perplexity"), "{text}");
+    }
+    let found = json(&printed(dir, &["eval", "density", "--json"]));
+    assert!(found["mean_log_likelihood"].is_f64() && found["bits_per_dim"].is_null(), "{found}");
+    // Of categories both are shown; the flag beside a file is in the resolved pipeline.
+    assert!(printed(dir, &["train", "p.toml", "--epochs", "2"]).contains("bits per dimension"));
+    assert!(printed(dir, &["eval", "runs/p"]).contains("perplexity"));
+    assert!(std::fs::read_to_string(dir.join("runs/p/resolved.toml")).unwrap().contains("epochs = 2"));
 }

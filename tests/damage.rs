@@ -161,11 +161,11 @@ fn a_missing_column_a_directory_and_a_file_that_is_not_there() {
     let file = desk.path("a.parquet");
     shards::write_texts(&file, &shards::texts(20, 1), 50);
     let more = format!("column = 'txet'\n{TEXT}");
-    desk.refuses(&desk.pipeline(&file, &more), &[], BAD_DATA, &["a.parquet", "txet", "text"]);
+    desk.refuses(&desk.pipeline(&file, &more), &[], NOT_UNDERSTOOD, &["a.parquet", "txet", "text"]);
     let folder = desk.path("shards.parquet");
     fs::create_dir(&folder).unwrap();
-    desk.refuses(&desk.pipeline(&folder, TEXT), &[], BAD_DATA, &["shards.parquet", "*.parquet"]);
-    desk.refuses(&desk.pipeline(&desk.path("none.parquet"), TEXT), &[], FAILED, &["none.parquet"]);
+    desk.refuses(&desk.pipeline(&folder, TEXT), &[], NOT_UNDERSTOOD, &["shards.parquet", "*.parquet"]);
+    desk.refuses(&desk.pipeline(&desk.path("none.parquet"), TEXT), &[], NOT_UNDERSTOOD, &["none.parquet"]);
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_corrupted_checkpoint() {
         corrupt(path.file_name().unwrap().to_str().unwrap());
     }
     let output = desk.train(&pipeline(40), &["--resume"]);
-    assert_ne!(output.status.code(), Some(0), "nothing half-written is ever taken for whole");
+    assert_eq!(output.status.code(), Some(BAD_DATA), "nothing half-written is ever taken for whole");
 }
 
 #[test]

@@ -46,7 +46,8 @@ fn refused(dir: &Path, cases: &[(&[&str], i32, &str)]) {
         let output = anemone(dir, args);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(*code), "{args:?}: {error}");
-        assert_eq!(error.lines().count(), 1, "{args:?}: {error}");
+        let said = error.lines().filter(|line| !line.starts_with("note: ")).count();
+        assert_eq!(said, 1, "{args:?}: {error}");
         assert!(error.contains(words), "{args:?}: no `{words}` in `{error}`");
     }
 }
@@ -184,7 +185,8 @@ fn pictures_are_drawn_and_completed() {
     }
     printed(dir, &["sample", "run", "--rows", "2", "--out", "two.csv"]);
     let two = std::fs::read_to_string(dir.join("two.csv")).unwrap();
-    assert!(two.lines().count() == 2 && two.lines().all(|line| line.split(',').count() == 48), "{two}");
+    assert!(two.starts_with("row,x0,x1,") && two.lines().count() == 1 + 2, "{two}");
+    assert!(two.lines().all(|line| line.split(',').count() == 1 + 48), "{two}");
     // Other rows than those held out.
     let table = printed(dir, &["inpaint", "run", "--data", "train.parquet", "--rows", "2"]);
     assert!(table.contains("inpaint.png") && table.contains("48 of 96 values (right hidden)"), "{table}");
@@ -199,13 +201,18 @@ fn pictures_are_drawn_and_completed() {
             (&["inpaint", "run", "--samples", "99999999999"], 2, "that fit in memory"),
             (&["inpaint", "run", "--scale", "0"], 2, "--scale 0: must be at least 1"),
             (&["inpaint", "run", "--keep", "0..48"], 2, "nothing is hidden"),
-            (&["inpaint", "run", "--data", "none.parquet"], 1, "none.parquet"),
-            (&["inpaint", "run", "--out", "no/folder/x.png"], 1, "no/folder/x.png"),
+            (&["inpaint", "run", "--data", "none.parquet"], 2, "none.parquet"),
+            (&["inpaint", "run", "--out", "no/folder/x.png"], 2, "no/folder/x.png"),
             (&["inpaint", "nowhere"], 2, "no such model"),
             (&["sample", "run", "--rows", "0"], 2, "--rows 0: must be at least 1"),
             (&["sample", "run", "--scale", "1000000"], 2, "a smaller scale"),
             (&["sample", "run", "--rows", "18446744073709551615"], 2, "take fewer"),
-            (&["sample", "run", "--out", "x.jpg"], 2, "--out x.jpg: rows of this model are pictures"),
+            (
+                &["sample", "run", "--out", "x.jpg"],
+                2,
+                "--out x.jpg: cannot tell the format from the name; there are .png",
+            ),
+            (&["sample", "run", "--out", "x.txt"], 2, "--out x.txt: rows of this model are pictures: name a .png file"),
             (&["sample", "run", "--tokenizer", "gpt2"], 2, "--tokenizer: rows of this model are pictures"),
             (&["sample", "nowhere"], 2, "no such model"),
             (&["sample", "."], 2, "has no model and no checkpoint"),
@@ -243,6 +250,10 @@ fn text_is_drawn_and_completed() {
     let (scattered, _) = both(dir, &["inpaint", "run", "--rows", "1", "--missing", "random:0.4", "--samples", "1"]);
     assert!(scattered.matches('⟦').count() >= 2 && scattered.matches('⟦').count() == scattered.matches('⟧').count());
 
+    printed(dir, &["sample", "run", "--rows", "2", "--out", "rows.jsonl"]);
+    for object in std::fs::read_to_string(dir.join("rows.jsonl")).unwrap().lines().map(json) {
+        assert!(object["values"].as_array().unwrap().len() == 8 && object["text"].is_string(), "{object}");
+    }
     printed(dir, &["inpaint", "run", "--rows", "2", "--samples", "1", "--out", "rows.csv"]);
     let rows = std::fs::read_to_string(dir.join("rows.csv")).unwrap();
     assert_eq!(rows.lines().next().unwrap(), "row,line,x0,x1,x2,x3,x4,x5,x6,x7");
@@ -258,8 +269,8 @@ fn text_is_drawn_and_completed() {
     refused(
         dir,
         &[
-            (&["sample", "run", "--out", "x.png"], 2, "--out x.png: rows of this model are text and no pictures"),
-            (&["inpaint", "run", "--skip", "100000"], 3, "--skip 100000: there is no row after so many"),
+            (&["sample", "run", "--out", "x.png"], 2, "--out x.png: rows of this model are text and not pictures"),
+            (&["inpaint", "run", "--skip", "100000"], 2, "--skip 100000: there is no row after so many"),
             (&["inpaint", "run", "--missing", "top"], 2, "--missing top: is for pictures alone"),
             (&["sample", "run", "--tokenizer", "none.json"], 2, "--tokenizer: none.json"),
         ],
@@ -272,7 +283,8 @@ fn text_is_drawn_and_completed() {
     printed(dir, &[&train[..], &["--out", "tokens"]].concat());
     assert!(printed(dir, &["sample", "tokens"]).chars().any(char::is_alphabetic));
     printed(dir, &[&train[..], &["--set", "decode.vocab=50256", "--out", "fewer"]].concat());
-    assert!(!printed(dir, &["sample", "fewer"]).chars().any(char::is_alphabetic));
+    let fewer = printed(dir, &["sample", "fewer"]);
+    assert!(!fewer.lines().skip(1).any(|line| line.chars().any(char::is_alphabetic)), "{fewer}");
     assert!(printed(dir, &["sample", "fewer", "--tokenizer", "gpt2"]).chars().any(char::is_alphabetic));
     refused(dir, &[(&["inpaint", "tokens"], 2, "holds nothing out; --split source")]);
     assert!(printed(dir, &["inpaint", "tokens", "--split", "source", "--rows", "1"]).contains('⟦'));
@@ -287,9 +299,29 @@ fn numbers_are_drawn_and_completed() {
     std::fs::write(dir.join("p.toml"), pipeline).unwrap();
     printed(dir, &["train", "p.toml", "--out", "run", "--quiet"]);
     let lines = printed(dir, &["sample", "run", "--rows", "700"]);
-    assert_eq!(lines.lines().count(), 700);
-    assert!(lines.lines().all(|line| line.split(',').map(|cell| cell.parse::<u32>().unwrap()).all(|cell| cell < 5)));
-    assert_eq!(lines.lines().take(8).collect::<Vec<_>>(), printed(dir, &["sample", "run"]).lines().collect::<Vec<_>>());
+    assert!(lines.starts_with("row,x0,x1,x2,x3,x4,x5,x6,x7\n"), "{lines}");
+    let drawn: Vec<Vec<u32>> =
+        lines.lines().skip(1).map(|line| line.split(',').map(|cell| cell.parse().unwrap()).collect()).collect();
+    assert_eq!(drawn.len(), 700);
+    assert!(drawn.iter().enumerate().all(|(row, cells)| cells[0] as usize == row && cells[1..].iter().all(|&x| x < 5)));
+    assert_eq!(lines.lines().take(9).collect::<Vec<_>>(), printed(dir, &["sample", "run"]).lines().collect::<Vec<_>>());
+
+    // The same rows in every form, by the ending of the file.
+    for out in ["rows.csv", "rows.json", "rows.jsonl"] {
+        printed(dir, &["sample", "run", "--rows", "3", "--out", out]);
+    }
+    let read = |out: &str| std::fs::read_to_string(dir.join(out)).unwrap();
+    assert_eq!(read("rows.csv").lines().collect::<Vec<_>>(), lines.lines().take(4).collect::<Vec<_>>());
+    let objects: Vec<Value> = read("rows.jsonl").lines().map(json).collect();
+    assert_eq!(json(&read("rows.json")), Value::from(objects.clone()));
+    for (row, object) in objects.iter().enumerate() {
+        assert_eq!(*object, serde_json::json!({"row": row, "values": drawn[row][1..]}));
+    }
+    printed(dir, &["inpaint", "run", "--rows", "1", "--samples", "2", "--out", "completed.json"]);
+    let completed = json(&read("completed.json"));
+    let of_lines: Vec<&Value> = completed.as_array().unwrap().iter().map(|object| &object["line"]).collect();
+    assert_eq!(of_lines, ["original", "kept", "1", "2"]);
+    assert!(completed[1]["values"][7].is_null() && completed[2]["values"][7].is_u64(), "{completed}");
 
     let args = ["inpaint", "run", "--rows", "1000", "--samples", "3", "--missing", "random:0.5", "--json"];
     let (rows, summary) = both(dir, &[&args[..], &["--threads", "1"]].concat());
@@ -314,9 +346,16 @@ fn numbers_are_drawn_and_completed() {
     refused(
         dir,
         &[
-            (&["sample", "run", "--out", "x.png"], 2, "--out x.png: rows of this model are numbers and no pictures"),
+            (&["sample", "run", "--out", "x.png"], 2, "--out x.png: rows of this model are numbers and not pictures"),
             (&["inpaint", "run", "--missing", "lsat"], 2, "--missing lsat: unknown; did you mean `last`?"),
             (&["inpaint", "run", "--missing", "3..9"], 2, "the variables 0..8"),
+            (
+                &["sample", "run", "--out", "x.dat"],
+                2,
+                "--out x.dat: cannot tell the format from the name; there are .png",
+            ),
+            (&["inpaint", "run", "--out", "x"], 2, "--out x: cannot tell the format from the name"),
+            (&["sample", "run", "--out", "x.txt"], 2, "are numbers and not text: name a .csv, .json or .jsonl file"),
         ],
     );
 }
@@ -335,8 +374,8 @@ fn a_model_without_a_pipeline_is_drawn_from_and_impossible_rows_are_named() {
     let (optimizer, progress) = (OptimizerState::default(), Progress::default());
     let snapshot = Snapshot { circuit, params: params.unwrap(), optimizer, progress };
     model::save(&dir.join("model"), &snapshot, &Identity::default(), &Map::new()).unwrap();
-    for line in printed(dir, &["sample", "model", "--rows", "50"]).lines() {
-        let low: Vec<bool> = line.split(',').map(|cell| cell.parse::<u32>().unwrap() < 2).collect();
+    for line in printed(dir, &["sample", "model", "--rows", "50"]).lines().skip(1) {
+        let low: Vec<bool> = line.split(',').skip(1).map(|cell| cell.parse::<u32>().unwrap() < 2).collect();
         assert!(low.len() == 3 && low.iter().all(|l| *l == low[0]), "{line}");
     }
     shards::write_rows(&dir.join("rows.parquet"), vec![0, 1, 1, 3, 3, 2, 0, 3, 2], 3, 10);

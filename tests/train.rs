@@ -143,7 +143,10 @@ fn a_run_that_was_stopped_goes_on_to_the_same_bits_on_any_number_of_threads() {
         let mut run = Run::new();
         (run.stop_at, run.threads) = (Some(stop_at), 2);
         let (finished, _) = run.go(SYNTHETIC);
-        assert_eq!((finished.as_ref().unwrap().step, finished.unwrap().reason.as_str()), (stop_at, "a signal"));
+        assert_eq!(
+            (finished.as_ref().unwrap().step, finished.unwrap().reason.as_str()),
+            (stop_at, "stopped by a signal")
+        );
         assert_eq!(run.last().meta.progress.step, stop_at);
         (run.stop_at, run.resume, run.threads) = (None, true, 1);
         let (finished, events) = run.go(SYNTHETIC);

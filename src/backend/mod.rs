@@ -85,13 +85,15 @@ impl BatchReport {
 /// Seconds of work since a backend was made, by phase: those of all its threads together, divided by their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PhaseSeconds {
+    /// Cutting a batch into tiles, packing weights that several nodes share, sorting rows by category.
+    pub prepare: f64,
     /// Values of all nodes.
     pub forward: f64,
     /// Flows of all nodes.
     pub backward: f64,
     /// Flows of the parameters.
     pub flows: f64,
-    /// Momentum, top-down probabilities and the M-step.
+    /// Momentum, top-down probabilities, and the M-step or the gradient step with its renormalisation.
     pub update: f64,
 }
 
@@ -99,6 +101,7 @@ impl PhaseSeconds {
     /// What came after `before`, an earlier look at the same clocks.
     pub fn since(&self, before: &Self) -> Self {
         Self {
+            prepare: self.prepare - before.prepare,
             forward: self.forward - before.forward,
             backward: self.backward - before.backward,
             flows: self.flows - before.flows,
@@ -108,6 +111,7 @@ impl PhaseSeconds {
 
     /// Adds another stretch.
     pub fn add(&mut self, other: &Self) {
+        self.prepare += other.prepare;
         self.forward += other.forward;
         self.backward += other.backward;
         self.flows += other.flows;

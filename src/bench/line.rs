@@ -81,6 +81,9 @@ pub struct Speed {
     pub step_seconds_min: Option<f64>,
     /// Where these seconds went: of that very step, or of the mean one of a stream.
     pub phases: Phases,
+    /// What is left of these seconds when `wait` and the phases of the device are taken off: threads that wait for each other, and
+    /// what is done between passes.
+    pub other_seconds: f64,
     /// Seconds of the update at the end of an epoch, where an optimizer waits for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub update_seconds: Option<f64>,
@@ -101,6 +104,12 @@ impl Speed {
         let gflop_per_row = flops_per_row as f64 / 1e9;
         let gflops = gflop_per_row * rows_per_second;
         Self { steps, rows_per_second, step_seconds, gflop_per_row, gflops, ..Self::default() }
+    }
+
+    /// The same with where the seconds of a step went; what no phase accounts for is named too. A GPU reads its clocks a step
+    /// late, so its phases may be longer than the step.
+    pub fn with_phases(self, phases: Phases) -> Self {
+        Self { phases, other_seconds: (self.step_seconds - phases.sum()).max(0.0), ..self }
     }
 }
 

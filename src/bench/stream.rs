@@ -91,18 +91,16 @@ fn line(name: &str, spec: &PipelineSpec, setting: &Setting, circuit: &Circuit, c
             batch_rows: spec.batch.rows,
             ..Subject::default()
         },
-        speed: Speed {
-            phases: Phases {
-                read: phases.read / steps,
-                decode: phases.decode / steps,
-                wait: phases.wait / steps,
-                forward: phases.forward / steps,
-                backward: phases.backward / steps,
-                flows: phases.flows / steps,
-                update: phases.update / steps,
-            },
-            ..speed
-        },
+        speed: speed.with_phases(Phases {
+            read: phases.read / steps,
+            decode: phases.decode / steps,
+            wait: phases.wait / steps,
+            prepare: phases.prepare / steps,
+            forward: phases.forward / steps,
+            backward: phases.backward / steps,
+            flows: phases.flows / steps,
+            update: phases.update / steps,
+        }),
         log_likelihood: curve.last_batch_ll,
         standing: None,
         host,

@@ -161,15 +161,15 @@ impl Synthetic {
             },
             speed: Speed {
                 step_seconds_min: Some(timing.fastest().seconds),
-                phases: Phases {
+                update_seconds: timing.update_seconds,
+                ..speed.with_phases(Phases {
+                    prepare: phases.prepare,
                     forward: phases.forward,
                     backward: phases.backward,
                     flows: phases.flows,
                     update: phases.update,
                     ..Phases::default()
-                },
-                update_seconds: timing.update_seconds,
-                ..speed
+                })
             },
             log_likelihood: timing.log_likelihood,
             standing: None,

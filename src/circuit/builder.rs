@@ -71,7 +71,7 @@ impl CircuitBuilder {
         };
         let num_values = self.num_values.saturating_add((units as u64).saturating_mul(per_row as u64));
         if num_values > MAX_VALUES {
-            return Err(Error::circuit(format!(
+            return Err(Error::option(format!(
                 "parameter block {}: {units} rows of {per_row} make more than {MAX_VALUES} parameters",
                 self.params.len()
             )));

@@ -558,7 +558,7 @@ mod tests {
         let (again, params_again) = load(&path).unwrap();
         same(&circuit, &again);
         assert_eq!(params_again, Some(params));
-        assert_eq!(load(&folder.path().join("none.json")).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(load(&folder.path().join("none.json")).unwrap_err().kind(), ErrorKind::Path);
         fs::write(&path, "{").unwrap();
         assert!(load(&path).unwrap_err().to_string().contains("rich.json"));
     }

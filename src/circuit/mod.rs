@@ -199,6 +199,14 @@ impl Circuit {
         &self.layout
     }
 
+    /// Returns true if every variable has categories: a row then has a probability, and not a density.
+    pub(crate) fn is_discrete(&self) -> bool {
+        self.params.iter().all(|block| match &block.kind {
+            ParamKind::Input(distribution) => distribution.num_cats().is_some(),
+            ParamKind::Sum { .. } => true,
+        })
+    }
+
     /// Refuses a circuit with densities, which have no log-weights to move along a gradient.
     pub fn require_weights_only(&self) -> Result<()> {
         for (id, block) in self.params.iter().enumerate() {

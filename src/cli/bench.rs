@@ -13,9 +13,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
 
 use super::bench_table::{stream_table, synthetic_table};
-use super::output::{Failure, Outcome, note, say};
-use super::runtime;
+use super::output::{Outcome, note, say};
 use super::train::{MachineArgs, understand_isa, understand_precision};
+use super::{runtime, words};
 use crate::backend::TrainingPrecision;
 use crate::backend::cpu::Isa;
 use crate::bench::stream::compare;
@@ -41,13 +41,15 @@ pub(super) struct BenchArgs {
     /// Optimizers, with commas between: anemone, full-batch-em, mini-batch-em, stepwise-em, adam, sgd (anemone if left out;
     /// with a pipeline anemone,full-batch-em)
     #[arg(long, visible_alias = "optimizers", value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = words::OPTIMIZERS, hide_possible_values = true)]
     optimizer: Vec<String>,
     /// Numbers that matrices are multiplied in, with commas between: f32, tf32 (GPU only), bf16x3, bf16 (f32 if left out, on a GPU
     /// tf32)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(value_parser = words::PRECISIONS, hide_possible_values = true)]
     precision: Vec<String>,
     /// The most modern instructions that may be used: scalar, avx2, avx512, amx, auto
-    #[arg(long, value_name = "CAP")]
+    #[arg(long, value_name = "CAP", value_parser = words::ISAS, hide_possible_values = true)]
     isa: Option<String>,
     #[command(flatten)]
     machine: MachineArgs,
@@ -65,6 +67,7 @@ pub(super) struct BenchArgs {
 struct SyntheticArgs {
     /// Circuits, with commas between: hmm, monarch, hclt, pdhclt (hmm if left out)
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "file")]
+    #[arg(value_parser = words::CIRCUITS, hide_possible_values = true)]
     circuit: Vec<String>,
     /// Hidden states (hmm 256, monarch 1024, hclt and pdhclt 64 if left out)
     #[arg(long, value_name = "K", conflicts_with = "file")]
@@ -101,7 +104,7 @@ struct StreamArgs {
 }
 
 pub(super) fn run(args: &BenchArgs) -> Outcome {
-    let settings = args.settings().map_err(Failure::not_understood)?;
+    let settings = args.settings()?;
     match &args.file {
         None => args.run_synthetic(&settings),
         Some(file) => args.run_stream(file, &settings),
@@ -121,13 +124,13 @@ impl BenchArgs {
     }
 
     fn run_synthetic(&self, settings: &[Setting]) -> Outcome {
-        let kinds = self.kinds().map_err(Failure::not_understood)?;
-        let optimizers = self.default_optimizers().map_err(Failure::not_understood)?;
+        let kinds = self.kinds()?;
+        let optimizers = self.default_optimizers()?;
         let SyntheticArgs { batch_rows, seed, warmup, steps, .. } = self.synthetic;
         // All are built before the first is measured: a mistake in the last should not come after minutes.
         let build = |(kind, sizes)| Synthetic::new(kind, sizes, batch_rows, seed);
         let circuits: Result<Vec<Synthetic>> = kinds.into_iter().map(build).collect();
-        let circuits = circuits.map_err(Failure::not_understood)?;
+        let circuits = circuits?;
         let mut results = Results::open(self.json.as_deref())?;
         let waiting = Waiting::new();
         waiting.say("matrix products");
@@ -144,7 +147,7 @@ impl BenchArgs {
         let measured = measure();
         waiting.end();
         results.show(&reference, synthetic_table)?; // also what came before a failure
-        Ok(measured?)
+        measured
     }
 
     /// What to measure, with every size that was not given.
@@ -175,7 +178,7 @@ impl BenchArgs {
     }
 
     fn run_stream(&self, file: &Path, settings: &[Setting]) -> Outcome {
-        let specs = self.understand_stream(file).map_err(Failure::not_understood)?;
+        let specs = self.understand_stream(file)?;
         let stem = file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let name = specs.first().and_then(|spec| spec.name.clone()).or(stem).unwrap_or_default();
         let mut results = Results::open(self.json.as_deref())?;
@@ -186,7 +189,7 @@ impl BenchArgs {
         let compared = runtime()?.block_on(compare(&name, &specs, settings, &mut reference, &mut tell));
         waiting.end();
         results.lines = compared?;
-        Ok(results.show(&reference, stream_table)?)
+        results.show(&reference, stream_table)
     }
 
     /// The pipeline once for each optimizer.
@@ -297,7 +300,7 @@ impl Results {
         self.lines.iter_mut().for_each(|line| line.hold_against(reference));
         for line in &self.lines {
             let text =
-                serde_json::to_string(line).map_err(|e| Error::state(format!("a line cannot be written: {e}")))?;
+                serde_json::to_string(line).map_err(|e| Error::internal(format!("a line cannot be written: {e}")))?;
             match &mut self.json {
                 Json::Nowhere => {}
                 Json::StandardOutput => say(text)?,

@@ -1,13 +1,14 @@
 //! What a benchmark found, for people: the machine, then one row a line, times in milliseconds a step.
 
-use super::output::{table, thousands};
+use super::output::{counted, table, thousands};
 use crate::bench::{Line, Standing};
 use crate::pipeline::spec::show_size;
 
 /// Explains the columns that do not explain themselves.
-const SYNTHETIC_KEY: &str = "Times are milliseconds of the median step. of GEMM: GFLOP/s as a part of the reference.";
-const STREAM_KEY: &str = "Times are milliseconds of the mean step; read and decode go on beside the others. of GEMM: GFLOP/s \
-                          as a part of the reference.";
+const SYNTHETIC_KEY: &str = "Times are milliseconds of the median step; from prepare to other they add up to it. of GEMM: GFLOP/s as a \
+                             part of the reference.";
+const STREAM_KEY: &str = "Times are milliseconds of the mean step; from wait to other they add up to it, read and decode go on beside \
+                          them. of GEMM: GFLOP/s as a part of the reference.";
 
 /// A column: its head and its cell of a line.
 type Column = (&'static str, fn(&Line) -> String);
@@ -30,10 +31,12 @@ const STAGES: &[Column] = &[
     ("wait", |line| milliseconds(line.speed.phases.wait)),
 ];
 const PHASES: &[Column] = &[
+    ("prepare", |line| milliseconds(line.speed.phases.prepare)),
     ("forward", |line| milliseconds(line.speed.phases.forward)),
     ("backward", |line| milliseconds(line.speed.phases.backward)),
     ("flows", |line| milliseconds(line.speed.phases.flows)),
     ("update", |line| milliseconds(line.speed.phases.update)),
+    ("other", |line| milliseconds(line.speed.other_seconds)),
 ];
 const EPOCH_UPDATE: &[Column] = &[("epoch's update", |line| line.speed.update_seconds.map_or_else(none, milliseconds))];
 const COSTS: &[Column] = &[
@@ -79,12 +82,12 @@ pub(super) fn stream_table(lines: &[Line]) -> String {
         let rows = thousands(standing.rows);
         about.push((
             "pipeline".into(),
-            format!("{name}: {rows} rows of {vars} variables in {} epochs", standing.epochs),
+            format!("{name}: {rows} rows of {vars} variables in {}", counted(standing.epochs, "epoch", "epochs")),
         ));
         about.push(("circuit".into(), format!("{}, {parameters} parameters", subject.circuit)));
         let what = if standing.held_out { "held-out rows" } else { "rows when they were first seen" };
         key += &format!(
-            "\nequal rows, equal seconds: nats a row of {what}, after all rows and after {:.1} s, which the fastest took.",
+            "\nequal rows, equal seconds: nats per row of {what}, after all rows and after {:.1} s, which the fastest took.",
             standing.equal_seconds
         );
     }

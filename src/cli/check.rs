@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::json;
 
-use super::output::{Failure, Outcome, note, say, table, thousands};
+use super::output::{Outcome, counted, note, say, table, thousands};
 use super::pipeline_args::{PipelineArgs, Understood};
 use super::report::{StructureProgress, describe_columns, describe_rows};
 use super::runtime;
@@ -36,15 +36,15 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) fn run(args: &CheckArgs) -> Outcome {
-    let Understood { spec, name, notes } = args.pipeline.understand().map_err(Failure::not_understood)?;
-    let machine = args.machine.understand().map_err(Failure::not_understood)?;
+    let Understood { spec, name, notes } = args.pipeline.understand()?;
+    let machine = args.machine.understand()?;
     notes.iter().for_each(|text| note(format_args!("note: {text}")));
     if args.resolved {
-        return Ok(say(spec.to_toml()?.trim_end())?);
+        return say(spec.to_toml()?.trim_end());
     }
     let found = runtime()?.block_on(look(&spec, &machine))?;
     let text = if args.json { found.to_json(&name, &spec) } else { found.to_table(&name, &spec) };
-    Ok(say(text)?)
+    say(text)
 }
 
 /// What was found.
@@ -83,7 +83,7 @@ impl Found {
             source += &format!(", {}", show_size(bytes));
         }
         if let Some(rows) = self.inputs.num_rows() {
-            source += &format!(", {} rows an epoch", thousands(rows));
+            source += &format!(", {} rows per epoch", thousands(rows));
         }
         let layout = self.circuit.layout();
         let memory = &self.memory;
@@ -176,8 +176,8 @@ fn describe_batch(spec: &PipelineSpec, first: Option<usize>) -> String {
 fn describe_limits(spec: &PipelineSpec) -> String {
     let learn = &spec.learn;
     let limits = [
-        learn.epochs.map(|n| format!("{} epochs", thousands(n))),
-        learn.batches.map(|n| format!("{} batches", thousands(n))),
+        learn.epochs.map(|n| counted(n, "epoch", "epochs")),
+        learn.batches.map(|n| counted(n, "batch", "batches")),
         learn.seconds.map(|s| format!("{s} seconds")),
     ];
     let limits: Vec<String> = limits.into_iter().flatten().collect();

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::{Failure, Outcome, note, say, thousands};
-use super::runtime;
+use super::output::{Outcome, counted, note, say, thousands};
 use super::train::{MachineArgs, understand_isa, understand_precision};
+use super::{runtime, words};
 use crate::backend::Device;
 use crate::backend::cpu::Isa;
 use crate::bench::host::Host;
@@ -51,10 +51,10 @@ pub(super) struct CompareArgs {
     #[command(flatten)]
     machine: MachineArgs,
     /// Numbers that matrices are multiplied in: f32, tf32 (GPU only), bf16x3, bf16
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = words::PRECISIONS, hide_possible_values = true)]
     precision: Option<String>,
     /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
-    #[arg(long, value_name = "SET")]
+    #[arg(long, value_name = "SET", value_parser = words::ISAS, hide_possible_values = true)]
     isa: Option<String>,
     /// Say what would be run, and do not
     #[arg(long)]
@@ -65,9 +65,9 @@ pub(super) struct CompareArgs {
 }
 
 pub(super) fn run(args: &CompareArgs) -> Outcome {
-    let (specs, options) = args.understand().map_err(Failure::not_understood)?;
+    let (specs, options) = args.understand()?;
     if args.dry_run {
-        return Ok(say(plan(&specs, &options.out)?)?);
+        return say(plan(&specs, &options.out)?);
     }
     let mut show = Show { out: options.out.clone(), bar: None, is_quiet: args.quiet, epochs: 0, latest: None };
     let compared = runtime()?.block_on(async {
@@ -157,7 +157,7 @@ fn quoted(word: &str) -> String {
 /// Writes everything that was found so far.
 fn write(findings: &Findings, out: &Path) -> Result<report::Written> {
     let text = serde_json::to_string_pretty(findings);
-    let text = text.map_err(|e| Error::state(format!("the findings cannot be written: {e}")))?;
+    let text = text.map_err(|e| Error::internal(format!("the findings cannot be written: {e}")))?;
     std::fs::create_dir_all(out).map_err(|e| Error::io(&out.display().to_string(), &e))?;
     write_whole(&out.join("findings.json"), &text)?;
     report::write(findings, out)
@@ -202,10 +202,14 @@ fn plan(specs: &[ComparisonSpec], out: &Path) -> Result<String> {
         let names: Vec<&str> = spec.contenders.iter().map(|contender| contender.name.as_str()).collect();
         let search = match trials {
             0 => String::new(),
-            _ => format!("{trials} trials of {} epochs, then ", spec.search_epochs),
+            _ => {
+                let trials = counted(trials as u64, "trial", "trials");
+                format!("{trials} of {}, then ", counted(spec.search_epochs, "epoch", "epochs"))
+            }
         };
-        let (name, epochs) = (&spec.name, spec.epochs);
-        lines.push(format!("{name}: {search}{runs} runs of {epochs} epochs ({})", names.join("; ")));
+        let (name, epochs) = (&spec.name, counted(spec.epochs, "epoch", "epochs"));
+        let runs = counted(runs as u64, "run", "runs");
+        lines.push(format!("{name}: {search}{runs} of {epochs} ({})", names.join("; ")));
     }
     lines.push(format!("in {}", out.display()));
     Ok(lines.join("\n"))
@@ -257,7 +261,10 @@ impl Audience for Show {
         match run {
             Some(run) if task.trial.is_empty() => say(format_args!("{}  {}", name(task), outcome(run))),
             _ => match latest {
-                Some(valid) => say(format_args!("{}  valid {valid:.3} after {} epochs", name(task), task.epochs)),
+                Some(valid) => {
+                    let epochs = counted(task.epochs, "epoch", "epochs");
+                    say(format_args!("{}  valid {valid:.3} after {epochs}", name(task)))
+                }
                 None => Ok(()), // it was over before
             },
         }

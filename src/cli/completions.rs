@@ -19,5 +19,5 @@ pub(super) struct CompletionsArgs {
 pub(super) fn run(args: &CompletionsArgs) -> Outcome {
     let mut script = Vec::new(); // written in one go: the generator panics when its reader has gone
     clap_complete::generate(args.shell, &mut Cli::command(), "anemone", &mut script);
-    Ok(std::io::stdout().write_all(&script).map_err(|e| Error::io("standard output", &e))?)
+    std::io::stdout().write_all(&script).map_err(|e| Error::io("standard output", &e))
 }

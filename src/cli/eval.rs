@@ -5,25 +5,27 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::model_path::find_model;
-use super::output::{Failure, Outcome, say, table, thousands};
+use super::model_path::CheckpointArgs;
+use super::output::{Outcome, counted, say, table, thousands};
 use super::rows_args::RowsArgs;
-use super::runtime;
 use super::train::{MachineArgs, understand_isa};
+use super::{runtime, words};
 use crate::error::Result;
 use crate::learner::model::{self, Model};
 use crate::pipeline::evaluate::{Evaluation, evaluate};
 use crate::pipeline::prepare::Machine;
 use crate::pipeline::spec::PipelineSpec;
 
-/// Mean log-likelihood, bits per dimension and perplexity of rows under a model.
+/// Mean log-likelihood of rows under a model; of categories also bits per dimension and perplexity.
 ///
 /// Rows come from --data, which is read as the model's own data was, from a pipeline file, or, if neither is given, from the
 /// pipeline that the model was learned with.
 #[derive(Args, Clone, Debug)]
 pub(super) struct EvalArgs {
-    /// A model, a checkpoint, or a run folder, whose latest checkpoint is meant
+    /// A model, a checkpoint, or a run folder, whose latest checkpoint is used unless a flag names another
     model: PathBuf,
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
     #[command(flatten)]
     which: RowsArgs,
     /// Look at no more rows than this
@@ -35,7 +37,7 @@ pub(super) struct EvalArgs {
     #[command(flatten)]
     machine: MachineArgs,
     /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
-    #[arg(long, value_name = "SET")]
+    #[arg(long, value_name = "SET", value_parser = words::ISAS, hide_possible_values = true)]
     isa: Option<String>,
     /// One JSON object instead of a table
     #[arg(long)]
@@ -43,31 +45,35 @@ pub(super) struct EvalArgs {
 }
 
 pub(super) fn run(args: &EvalArgs) -> Outcome {
-    let isa = understand_isa(args.isa.as_deref()).map_err(Failure::not_understood)?;
-    let machine = Machine { isa, ..args.machine.understand().map_err(Failure::not_understood)? };
-    let path = find_model(&args.model).map_err(Failure::not_understood)?;
+    let isa = understand_isa(args.isa.as_deref())?;
+    let machine = Machine { isa, ..args.machine.understand()? };
+    let path = args.checkpoint.find(&args.model)?;
     let model = model::load(&path)?;
-    let spec = args.which.pipeline(&model, &path, args.batch_rows as usize).map_err(Failure::not_understood)?;
+    let spec = args.which.pipeline(&model, &path, args.batch_rows as usize)?;
     let found = runtime()?.block_on(look(args, &spec, &model, &machine))?;
     let text = if args.json { to_json(&path, &model, &found) } else { to_table(&path, &model, &found) };
-    Ok(say(text)?)
+    say(text)
 }
 
 async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Machine) -> Result<Evaluation> {
     let mut opened = args.which.open(spec, model, args.rows).await?;
     let mut placed = machine.place(&model.circuit, &model.params)?;
-    evaluate(&mut opened.stream, opened.rows, async |batch| placed.backend.log_likelihoods(&batch)).await
+    let score = async |batch| placed.backend.log_likelihoods(&batch);
+    let found = evaluate(&mut opened.stream, opened.rows, score).await?;
+    Ok(found.in_units_of(model.circuit.is_discrete()))
 }
 
 fn to_table(path: &Path, model: &Model, found: &Evaluation) -> String {
     let number = |value: Option<f64>| value.map_or_else(|| "none".to_string(), |value| format!("{value:.6}"));
     let mut rows = vec![
-        ("model", format!("{} (after {} batches)", path.display(), thousands(model.meta.progress.step))),
+        ("model", format!("{} (after {})", path.display(), counted(model.meta.progress.step, "batch", "batches"))),
         ("rows", thousands(found.rows)),
-        ("log-likelihood", format!("{} nats a row", number(found.mean_log_likelihood))),
-        ("bits per dimension", number(found.bits_per_dim)),
-        ("perplexity", format!("{} per variable", number(found.perplexity))),
+        ("log-likelihood", format!("{} nats per row", number(found.mean_log_likelihood))),
     ];
+    if model.circuit.is_discrete() {
+        rows.push(("bits per dimension", number(found.bits_per_dim)));
+        rows.push(("perplexity", format!("{} per variable", number(found.perplexity))));
+    }
     if found.impossible_rows > 0 {
         rows.push((
             "impossible",

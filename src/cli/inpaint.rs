@@ -6,13 +6,14 @@ use clap::Args;
 use serde_json::json;
 
 use super::mask::Mask;
-use super::model_path::find_model;
-use super::output::{Failure, Outcome, note, say, table, thousands};
+use super::model_path::CheckpointArgs;
+use super::output::{Outcome, counted, note, say, table, thousands};
+use super::row_lines::RowLines;
 use super::rows_args::RowsArgs;
-use super::runtime;
 use super::sink::Sink;
 use super::train::MachineArgs;
-use super::view::{DrawArgs, View, categories_of, csv, understand_scale};
+use super::view::{DrawArgs, View, categories_of, understand_scale};
+use super::{runtime, words};
 use crate::circuit::sample_given;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
@@ -32,22 +33,25 @@ use crate::rng::Rng;
 /// and its completions. Also says how likely the true values are given the rest, exactly.
 #[derive(Args, Clone, Debug)]
 pub(super) struct InpaintArgs {
-    /// A model, a checkpoint, or a run folder, whose latest checkpoint is meant
+    /// A model, a checkpoint, or a run folder, whose latest checkpoint is used unless a flag names another
     model: PathBuf,
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
     #[command(flatten)]
     which: RowsArgs,
     /// How many rows
     #[arg(long, value_name = "N", default_value_t = 8)]
     rows: usize,
-    /// How many rows to pass over before these
+    /// How many rows to skip before these
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
     /// What to hide: left, right, top, bottom or center of pictures; first, last or middle of other rows; random; or variables such
     /// as 10..20. A part may follow, as in right:0.25 or random:0.8 (right or last if left out)
     #[arg(long, value_name = "WHAT", conflicts_with = "keep")]
+    #[arg(value_parser = words::PARTS, hide_possible_values = true)]
     missing: Option<String>,
     /// What not to hide, in the same words
-    #[arg(long, value_name = "WHAT")]
+    #[arg(long, value_name = "WHAT", value_parser = words::PARTS, hide_possible_values = true)]
     keep: Option<String>,
     /// Completions of every row
     #[arg(long, value_name = "K", default_value_t = 6)]
@@ -71,28 +75,31 @@ const MOST_VALUES: usize = 1 << 26;
 const CHECKER: [[u8; 3]; 2] = [[112; 3], [144; 3]];
 
 pub(super) fn run(args: &InpaintArgs) -> Outcome {
-    let machine = args.machine.understand().map_err(Failure::not_understood)?;
+    let machine = args.machine.understand()?;
     if let Some(flag) = [("--rows", args.rows), ("--samples", args.samples)].iter().find(|(_, count)| *count == 0) {
-        return Err(Failure::not_understood(Error::option(format!("{} 0: must be at least 1", flag.0))));
+        return Err(Error::option(format!("{} 0: must be at least 1", flag.0)));
     }
-    let path = find_model(&args.model).map_err(Failure::not_understood)?;
+    let path = match args.json {
+        true => args.checkpoint.find_quietly(&args.model)?,
+        false => args.checkpoint.find(&args.model)?,
+    };
     let model = model::load(&path)?;
     let view = args.draw.view(&model);
-    let view = view.map_err(Failure::not_understood)?;
+    let view = view?;
     let most = MOST_VALUES / model.circuit.num_vars().max(1);
     if args.rows.checked_mul(args.samples).is_none_or(|drawn| drawn > most) {
         let why = format!("--rows {} and --samples {}: more than the {most} completions", args.rows, args.samples);
-        return Err(Failure::not_understood(Error::option(format!("{why} that fit in memory"))));
+        return Err(Error::option(format!("{why} that fit in memory")));
     }
     let at_once = args.rows.saturating_add(usize::try_from(args.skip).unwrap_or(usize::MAX)).min(512);
-    let spec = args.which.pipeline(&model, &path, at_once).map_err(Failure::not_understood)?;
+    let spec = args.which.pipeline(&model, &path, at_once)?;
     let (original, grid) = runtime()?.block_on(read(args, &spec, &model))?;
     let (words, keep) = match (&args.missing, &args.keep) {
         (Some(words), _) => (words.as_str(), false),
         (None, Some(words)) => (words.as_str(), true),
         (None, None) => (Mask::usual(grid.as_deref()), false),
     };
-    let mask = Mask::understand(words, keep, original.num_vars(), grid.as_deref()).map_err(Failure::not_understood)?;
+    let mask = Mask::understand(words, keep, original.num_vars(), grid.as_deref())?;
     let hidden = Hidden::new(original, args.skip, &mask, args.draw.seed)?;
     let score = hidden.score(&model, &machine)?;
     let completions = with_threads(machine.threads, || {
@@ -101,10 +108,23 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
     let shown = Shown { hidden: &hidden, first: args.skip, completions: &completions, samples: args.samples };
     let out = match &view {
         View::Picture(decoder) => Some(draw_pictures(args, &shown, decoder)?),
-        View::Text(decoder) => write_lines(args, |sink| shown.texts(decoder, sink))?,
-        View::Numbers => write_lines(args, |sink| shown.numbers(sink))?,
+        View::Text(decoder) => {
+            let mut sink = Sink::open(args.draw.out.as_deref())?;
+            shown.texts(decoder, &mut sink)?;
+            sink.finish()?;
+            args.draw.out.clone()
+        }
+        View::Values(layout, decoder) => {
+            let (out, num_vars) = (args.draw.out.as_deref(), model.circuit.num_vars());
+            let mut lines = RowLines::open(out, *layout, decoder.as_ref(), num_vars, true)?;
+            shown.values(&mut lines)?;
+            lines.finish()?;
+            args.draw.out.clone()
+        }
     };
-    let summary = Summary { path: &path, step: model.meta.progress.step, words, keep, hidden: &hidden, score, out };
+    let is_discrete = model.circuit.is_discrete();
+    let summary =
+        Summary { path: &path, step: model.meta.progress.step, is_discrete, words, keep, hidden: &hidden, score, out };
     let text = if args.json { summary.to_json() } else { summary.to_table() };
     // Standard output is for rows where they go there, and for this where they do not.
     match summary.out {
@@ -121,7 +141,7 @@ async fn read(args: &InpaintArgs, spec: &PipelineSpec, model: &Model) -> Result<
     let rows = some_rows(&mut opened.stream, args.skip, rows).await?;
     let rows = rows.ok_or_else(|| match args.skip {
         0 => Error::data("there is no row to hide a part of"),
-        skip => Error::data(format!("--skip {skip}: there is no row after so many")),
+        skip => Error::option(format!("--skip {skip}: there is no row after so many")),
     })?;
     Ok((rows, opened.inputs.decoder.shape().grid.clone()))
 }
@@ -236,20 +256,21 @@ impl Shown<'_> {
         Ok(true)
     }
 
-    /// Original, kept and completions of every row, with the number of the row and what the line is before the values.
-    fn numbers(&self, sink: &mut Sink) -> Result<bool> {
-        let names: String = (0..self.hidden.original.num_vars()).map(|var| format!(",x{var}")).collect();
-        let mut more = sink.line(&format!("row,line{names}"))?;
+    /// Original, kept and completions of every row; `false` if nobody reads on.
+    fn values(&self, lines: &mut RowLines<'_>) -> Result<bool> {
         for row in self.rows() {
             let number = self.first + row as u64;
-            more = more && sink.line(&format!("{number},original,{}", csv(&self.hidden.original, row)))?;
-            more = more && sink.line(&format!("{number},kept,{}", csv(&self.hidden.masked, row)))?;
+            let mut more = lines.push(number, Some("original"), &self.hidden.original, row)?
+                && lines.push(number, Some("kept"), &self.hidden.masked, row)?;
             for k in 0..self.samples {
-                more = more
-                    && sink.line(&format!("{number},{},{}", k + 1, csv(self.completions, row * self.samples + k)))?;
+                let line = (k + 1).to_string();
+                more = more && lines.push(number, Some(&line), self.completions, row * self.samples + k)?;
+            }
+            if !more {
+                return Ok(false);
             }
         }
-        Ok(more)
+        Ok(true)
     }
 
     /// A tile with a checkerboard in place of what is missing in `batch`.
@@ -285,18 +306,11 @@ fn draw_pictures(args: &InpaintArgs, shown: &Shown<'_>, decoder: &ImageDecoder) 
     Ok(out)
 }
 
-/// Writes lines; the file that they went to, if they went to one.
-fn write_lines(args: &InpaintArgs, write: impl FnOnce(&mut Sink) -> Result<bool>) -> Result<Option<PathBuf>> {
-    let mut sink = Sink::open(args.draw.out.as_deref())?;
-    write(&mut sink)?;
-    sink.finish()?;
-    Ok(args.draw.out.clone())
-}
-
 /// What is said in the end.
 struct Summary<'a> {
     path: &'a Path,
     step: u64,
+    is_discrete: bool,
     words: &'a str,
     keep: bool,
     hidden: &'a Hidden,
@@ -305,19 +319,24 @@ struct Summary<'a> {
 }
 
 impl Summary<'_> {
+    /// Bits per hidden variable; a density has none.
+    fn bits(&self) -> Option<f64> {
+        self.score.per_variable.filter(|_| self.is_discrete).map(|nats| -nats / std::f64::consts::LN_2)
+    }
+
     fn to_table(&self) -> String {
         let (rows, vars) = (self.hidden.original.num_rows() as u64, self.hidden.original.num_vars() as u64);
         let hidden = format!("{} of {}", thousands(self.hidden.num_hidden), thousands(rows * vars));
         let verb = if self.keep { "kept" } else { "hidden" };
         let number =
             |value: Option<f64>, unit: &str| value.map_or_else(|| "none".into(), |value| format!("{value:.4} {unit}"));
-        let bits = self.score.per_variable.map(|nats| -nats / std::f64::consts::LN_2);
+        let bits = self.bits().map_or(String::new(), |bits| format!(", {bits:.4} bits"));
         let mut lines = vec![
-            ("model", format!("{} (after {} batches)", self.path.display(), thousands(self.step))),
+            ("model", format!("{} (after {})", self.path.display(), counted(self.step, "batch", "batches"))),
             ("rows", thousands(rows)),
             ("hidden", format!("{hidden} values ({} {verb})", self.words)),
-            ("log-likelihood", format!("{} of what is hidden given the rest", number(self.score.mean, "nats a row"))),
-            ("a variable", format!("{}, {}", number(self.score.per_variable, "nats"), number(bits, "bits"))),
+            ("log-likelihood", format!("{} of what is hidden given the rest", number(self.score.mean, "nats per row"))),
+            ("per variable", format!("{}{bits}", number(self.score.per_variable, "nats"))),
         ];
         if self.score.impossible_rows > 0 {
             let count = thousands(self.score.impossible_rows);
@@ -340,7 +359,7 @@ impl Summary<'_> {
             "hidden_values": self.hidden.num_hidden,
             "mean_log_likelihood": self.score.mean,
             "nats_per_variable": self.score.per_variable,
-            "bits_per_variable": self.score.per_variable.map(|nats| -nats / std::f64::consts::LN_2),
+            "bits_per_variable": self.bits(),
             "impossible_rows": self.score.impossible_rows,
             "out": self.out.as_ref().map(|out| out.display().to_string()),
         })

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::model_path::find_model;
-use super::output::{Failure, Outcome, say, table, thousands};
+use super::model_path::CheckpointArgs;
+use super::output::{Outcome, counted, say, table, thousands};
 use crate::circuit::{Circuit, NodeKind, ParamKind, json as circuit_json};
 use crate::error::Result;
 use crate::learner::{CheckpointMeta, circuit_digest, model};
@@ -18,6 +18,8 @@ use crate::pipeline::spec::{PipelineSpec, show_size};
 pub(super) struct InspectArgs {
     /// What to look at
     path: PathBuf,
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -25,10 +27,13 @@ pub(super) struct InspectArgs {
 
 pub(super) fn run(args: &InspectArgs) -> Outcome {
     let ends_in = |ending: &str| args.path.extension().is_some_and(|e| e.eq_ignore_ascii_case(ending));
+    if args.path.is_file() {
+        args.checkpoint.refuse_choice(&args.path, "is a file")?;
+    }
     let described = match args.path.is_file() {
         true if ends_in("toml") => pipeline(&args.path)?,
         true if ends_in("json") => circuit_file(&args.path)?,
-        _ => checkpoint(&find_model(&args.path).map_err(Failure::not_understood)?)?,
+        _ => checkpoint(&args.checkpoint.find(&args.path)?)?,
     };
     match args.json {
         true => say(described.json)?,
@@ -132,11 +137,11 @@ fn progress_rows(meta: &CheckpointMeta) -> Vec<(&'static str, String)> {
         (
             "learned",
             format!(
-                "{} batches, {} rows, {} updates, {} epochs",
-                thousands(progress.step),
-                thousands(progress.rows),
-                thousands(progress.updates),
-                thousands(progress.epoch)
+                "{}, {}, {}, {}",
+                counted(progress.step, "batch", "batches"),
+                counted(progress.rows, "row", "rows"),
+                counted(progress.updates, "update", "updates"),
+                counted(progress.epoch, "epoch", "epochs")
             ),
         ),
         (
@@ -153,10 +158,10 @@ fn progress_rows(meta: &CheckpointMeta) -> Vec<(&'static str, String)> {
         ),
     ];
     if let Some(mean) = progress.prequential.mean() {
-        rows.push(("prequential", format!("{mean:.4} nats a row in the first epoch")));
+        rows.push(("prequential", format!("{mean:.4} nats per row in the first epoch")));
     }
     if let Some(valid) = meta.extra.get("valid_ll").and_then(Value::as_f64) {
-        rows.push(("held out", format!("{valid:.4} nats a row")));
+        rows.push(("held out", format!("{valid:.4} nats per row")));
     }
     rows
 }

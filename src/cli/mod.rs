@@ -3,12 +3,13 @@
 //! | exit code | meaning |
 //! |---|---|
 //! | 0 | done; also after SIGINT or SIGTERM, with a checkpoint written |
-//! | 1 | something failed, such as a disk; one line on standard error says what |
-//! | 2 | the command line, the pipeline file or an option in it was not understood |
-//! | 3 | the data is bad: a file that is damaged, a record that cannot be read |
-//! | 4 | a run was not resumed: the checkpoint is of another one, or checkpoints are there and `--resume` is not |
+//! | 1 | it failed on the way: a disk, memory, a device, a likelihood that is no number any more |
+//! | 2 | what was asked is not understood or cannot be done: a flag, a pipeline file, a path that does not exist or is of the wrong kind, a size beyond any machine |
+//! | 3 | the contents of data, of a model or of a checkpoint are bad: damaged, or out of range |
+//! | 4 | a run was not resumed: the checkpoint is of another one, or checkpoints exist and `--resume` was not given |
 //! | 130, 143 | a second SIGINT or SIGTERM, at once |
 //!
+//! The code follows from the kind of the error alone (`output.rs`); one line on standard error says what and where.
 //! Results go to standard output, everything else to standard error. One file a command.
 
 mod bench;
@@ -25,12 +26,14 @@ mod model_path;
 mod output;
 mod pipeline_args;
 mod report;
+mod row_lines;
 mod rows_args;
 mod sample;
 mod sink;
 mod tokenize;
 mod train;
 mod view;
+mod words;
 
 use std::process::ExitCode;
 
@@ -38,8 +41,9 @@ use clap::{Parser, Subcommand};
 
 use crate::error::{Error, Result};
 
-const EXIT_CODES: &str = "Exit codes: 0 done (also after SIGINT or SIGTERM, with a checkpoint written), 1 failed, 2 not \
-                          understood, 3 the data is bad, 4 not resumed, 130 or 143 after a second signal";
+const EXIT_CODES: &str = "Exit codes: 0 done (also after SIGINT or SIGTERM, with a checkpoint written), 1 failed (disk, memory, \
+                          device), 2 not understood or not possible (flags, pipeline files, paths, sizes), 3 bad contents of \
+                          data, a model or a checkpoint, 4 not resumed, 130 or 143 after a second signal";
 
 /// Learns probabilistic circuits, exact generative models, by mini-batch EM.
 #[derive(Debug, Parser)]
@@ -78,11 +82,11 @@ pub fn run() -> ExitCode {
         Command::Bench(args) => bench::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Completions(args) => completions::run(&args),
-        Command::Demo(args) => demo::run(&args).map_err(output::Failure::from),
+        Command::Demo(args) => demo::run(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => failure.report(),
+        Err(error) => output::report_failure(&error),
     }
 }
 

@@ -19,38 +19,23 @@ pub(super) fn note(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// Why a command did not do what it was asked.
-#[derive(Debug)]
-pub(super) struct Failure {
-    error: Error,
-    code: u8,
-}
-
 /// What a command ends with.
-pub(super) type Outcome = std::result::Result<(), Failure>;
+pub(super) type Outcome = Result<()>;
 
-impl Failure {
-    /// Nothing was begun: the command line or the pipeline file does not say what to do.
-    pub fn not_understood(error: Error) -> Self {
-        Self { error, code: 2 }
-    }
-
-    /// Says what went wrong, in one line, and gives the exit code.
-    pub fn report(&self) -> ExitCode {
-        note(format_args!("error: {}", self.error));
-        ExitCode::from(self.code)
-    }
+/// Says what went wrong, in one line, and gives the exit code.
+pub(super) fn report_failure(error: &Error) -> ExitCode {
+    note(format_args!("error: {error}"));
+    ExitCode::from(exit_code(error.kind()))
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        let code = match error.kind() {
-            ErrorKind::Data | ErrorKind::Format => 3,
-            ErrorKind::State => 4,
-            ErrorKind::Option => 2,
-            _ => 1,
-        };
-        Self { error, code }
+/// The one rule for exit codes, which the table in `cli/mod.rs` and the README tell: it depends on what sort of mistake it is and
+/// not on which command finds it.
+fn exit_code(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::Io | ErrorKind::Device | ErrorKind::Diverged | ErrorKind::Internal => 1,
+        ErrorKind::Option | ErrorKind::Path | ErrorKind::Unsupported => 2,
+        ErrorKind::Data | ErrorKind::Format | ErrorKind::Circuit => 3,
+        ErrorKind::State => 4,
     }
 }
 
@@ -58,6 +43,11 @@ impl From<Error> for Failure {
 pub(super) fn table(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     rows.iter().map(|(name, value)| format!("{name:<width$}  {value}")).collect::<Vec<_>>().join("\n")
+}
+
+/// So many things: `1 epoch`, `1,200 epochs`.
+pub(super) fn counted(number: u64, one: &str, more: &str) -> String {
+    format!("{} {}", thousands(number), if number == 1 { one } else { more })
 }
 
 /// A whole number with its thousands apart.
@@ -80,8 +70,13 @@ mod tests {
     #[test]
     fn numbers_are_readable_and_kinds_have_their_codes() {
         assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
-        let codes = [Error::data("x"), Error::format("x"), Error::state("x"), Error::option("x")].map(Failure::from);
-        assert_eq!(codes.map(|failure| failure.code), [3, 3, 4, 2]);
+        assert_eq!([1, 0, 1200].map(|n| counted(n, "batch", "batches")), ["1 batch", "0 batches", "1,200 batches"]);
+        let errors =
+            [Error::internal("x"), Error::option("x"), Error::path("x"), Error::format("x"), Error::state("x")];
+        assert_eq!(errors.map(|error| exit_code(error.kind())), [1, 2, 2, 3, 4]);
+        let io = |kind: std::io::ErrorKind| exit_code(Error::io("a.bin", &kind.into()).kind());
+        use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, StorageFull};
+        assert_eq!([NotFound, IsADirectory, NotADirectory, PermissionDenied, StorageFull].map(io), [2, 2, 2, 1, 1]);
         assert_eq!(table(&[("a", "1".into()), ("long", "2".into())]), "a     1\nlong  2");
     }
 }

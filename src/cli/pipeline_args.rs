@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::words;
 use crate::error::{Error, Result};
 use crate::pipeline::overrides;
-use crate::pipeline::spec::{Document, PipelineSpec, load_document};
+use crate::pipeline::spec::{Document, Format, PipelineSpec, load_document};
 
 /// Which pipeline.
 #[derive(Args, Clone, Debug)]
@@ -25,7 +26,7 @@ pub(super) struct PipelineArgs {
     #[arg(long, requires = "data", conflicts_with = "file")]
     column: Option<String>,
     /// The model: hmm, monarch-hmm, hclt, pd, pdhclt, rat-spn
-    #[arg(long, requires = "data", conflicts_with = "file")]
+    #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::MODELS, hide_possible_values = true)]
     model: Option<String>,
     /// Its hidden states
     #[arg(long, requires = "data", conflicts_with = "file")]
@@ -33,14 +34,14 @@ pub(super) struct PipelineArgs {
     /// What to hold out
     #[arg(long, value_name = "PATTERN", num_args = 1.., requires = "data", conflicts_with = "file")]
     valid: Vec<String>,
-    /// Passes over the data
-    #[arg(long, requires = "data", conflicts_with = "file")]
+    /// Passes over the data, in place of what a pipeline file says
+    #[arg(long, value_name = "N")]
     epochs: Option<u64>,
     /// Rows in a batch
     #[arg(long, requires = "data", conflicts_with = "file")]
     batch_rows: Option<u64>,
     /// The optimizer: anemone, full-batch-em, mini-batch-em, stepwise-em, adam, sgd
-    #[arg(long, requires = "data", conflicts_with = "file")]
+    #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::OPTIMIZERS, hide_possible_values = true)]
     optimizer: Option<String>,
 }
 
@@ -59,10 +60,20 @@ impl PipelineArgs {
     /// Reads the file or the flags.
     pub fn understand(&self) -> Result<Understood> {
         let mut document = match &self.file {
-            Some(file) => load_document(file)?,
+            Some(file) => {
+                let name = file.display();
+                if Format::of(&name.to_string()).is_some() {
+                    let why = format!("is data and not a pipeline file (TOML): learn from it with --data {name}");
+                    return Err(Error::option(format!("{name}: {why}")));
+                }
+                load_document(file)?
+            }
             None => self.flags_as_document()?,
         };
         let notes = overrides::apply(&mut document, &self.set)?;
+        if let Some(epochs) = self.epochs {
+            document.set("learn.epochs", json!(epochs), "--epochs")?;
+        }
         let spec = PipelineSpec::from_document(&document)?;
         let stem = self.file.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy().into_owned());
         let name = spec.name.clone().or(stem).unwrap_or_else(|| spec.circuit.model.name().to_string());
@@ -73,17 +84,13 @@ impl PipelineArgs {
     fn flags_as_document(&self) -> Result<Document> {
         let mut document = Document::new("the command line");
         let some = |values: &Vec<String>| (!values.is_empty()).then(|| json!(values));
-        // What a column is to a table, a field is to a line of JSON.
-        let is_jsonl = self.data.iter().any(|file| file.contains(".jsonl"));
-        let column = if is_jsonl { "source.field" } else { "source.column" };
-        let flags: [(&str, &str, Option<Value>); 8] = [
+        let flags: [(&str, &str, Option<Value>); 7] = [
             ("source.files", "--data", some(&self.data)),
-            (column, "--column", self.column.as_ref().map(|column| json!(column))),
+            ("source.column", "--column", self.column.as_ref().map(|column| json!(column))),
             ("batch.rows", "--batch-rows", self.batch_rows.map(Value::from)),
             ("circuit.model", "--model", self.model.as_ref().map(|model| json!(model))),
             ("circuit.latents", "--latents", self.latents.map(Value::from)),
             ("learn.optimizer", "--optimizer", self.optimizer.as_ref().map(|optimizer| json!(optimizer))),
-            ("learn.epochs", "--epochs", self.epochs.map(Value::from)),
             ("validate.files", "--valid", some(&self.valid)),
         ];
         for (path, flag, value) in flags {
@@ -145,6 +152,21 @@ mod tests {
         for args in [&["p.toml", "--latents", "3"][..], &["p.toml", "--data", "a.npy"], &["--latents", "3"], &[]] {
             assert!(parse(args).is_err(), "{args:?}");
         }
+    }
+
+    #[test]
+    fn a_file_learns_for_as_many_epochs_as_the_flag_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mine.toml");
+        std::fs::write(&path, "[source]\nfiles = \"a.npy\"\n[learn]\nepochs = 3\nbatches = 9\n").unwrap();
+        let path = path.to_str().unwrap();
+        let spec = |args: &[&str]| parse(args).unwrap().understand().map(|understood| understood.spec);
+        let changed = spec(&[path, "--epochs", "7", "--set", "learn.epochs=5"]).unwrap();
+        assert_eq!((changed.learn.epochs, changed.learn.batches), (Some(7), Some(9)));
+        assert!(changed.to_toml().unwrap().contains("epochs = 7"));
+        assert_eq!(spec(&["--data", "a.npy", "--epochs", "2"]).unwrap().learn.epochs, Some(2));
+        let error = spec(&[path, "--epochs", "0"]).unwrap_err().to_string();
+        assert!(error.starts_with("--epochs: learn.epochs = 0: must be at least 1"), "{error}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::{note, say, table, thousands};
+use super::output::{counted, note, say, table, thousands};
 use crate::backend::TrainingPrecision;
 use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
@@ -223,7 +223,7 @@ pub(super) fn describe_rows(shape: &RowShape) -> String {
 
 fn progress(line: &StepLine) -> String {
     let mut text =
-        format!("epoch {}  {} nats  {:.0} rows/s", line.epoch, number(line.log_likelihood), line.rows_per_second);
+        format!("epoch {}  {} nats  {:.0} rows/s", line.epoch + 1, number(line.log_likelihood), line.rows_per_second);
     if !line.bound.is_empty() {
         text += &format!("  bound by {}", line.bound);
     }
@@ -239,13 +239,11 @@ fn epoch_line(end: &EpochEnd) -> String {
 }
 
 fn validated_line(found: &Validated) -> String {
-    let mut line = format!(
-        "step {:>5}  valid {:>12}  {} bits per dimension, perplexity {}",
-        found.step,
-        number(found.log_likelihood),
-        number(found.bits_per_dim),
-        number(found.perplexity)
-    );
+    let mut line = format!("step {:>5}  valid {:>12}", found.step, number(found.log_likelihood));
+    // A density has neither.
+    if let (Some(bits), Some(perplexity)) = (found.bits_per_dim, found.perplexity) {
+        line += &format!("  {bits:.4} bits per dimension, perplexity {perplexity:.4}");
+    }
     if found.impossible_rows > 0 {
         line += &format!(", {} of {} rows impossible", thousands(found.impossible_rows), thousands(found.rows));
     }
@@ -256,13 +254,12 @@ fn validated_line(found: &Validated) -> String {
 }
 
 fn finished_lines(finished: &Finished) -> String {
-    let (rows, batches) = (thousands(finished.rows), thousands(finished.step));
-    let mut lines =
-        vec![("done", format!("{}: {batches} batches, {rows} rows in {:.1} s", finished.reason, finished.seconds))];
+    let (rows, batches) = (counted(finished.rows, "row", "rows"), counted(finished.step, "batch", "batches"));
+    let mut lines = vec![("done", format!("{}: {batches}, {rows} in {:.1} s", finished.reason, finished.seconds))];
     if let Some(valid) = finished.valid_ll {
         let best = number(finished.best_valid_ll);
         let source = finished.source_ll.map_or(String::new(), |ll| format!("; the source itself {ll:.4}"));
-        lines.push(("held out", format!("{valid:.4} nats a row (best {best}){source}")));
+        lines.push(("held out", format!("{valid:.4} nats per row (best {best}){source}")));
     }
     if finished.bad_records > 0 {
         lines.push(("left out", format!("{} records that could not be read", thousands(finished.bad_records))));
@@ -300,6 +297,9 @@ mod tests {
         for word in ["-12.5000", "1.2500 bits", "3 of 2,000 rows impossible", "best"] {
             assert!(line.contains(word), "{line}");
         }
+        let density = validated_line(&Validated { bits_per_dim: None, perplexity: None, ..found });
+        assert!(!density.contains("bits") && !density.contains("perplexity"), "{density}");
+        assert!(progress(&StepLine::default()).starts_with("epoch 1 "), "counted as in the lines at its end");
         let finished = Finished {
             reason: "3 epochs".into(),
             valid_ll: Some(-2.0),
@@ -308,7 +308,7 @@ mod tests {
             ..Finished::default()
         };
         let lines = finished_lines(&finished);
-        for word in ["3 epochs", "-2.0000 nats a row (best -1.5000)", "the source itself -1.2500"] {
+        for word in ["3 epochs", "-2.0000 nats per row (best -1.5000)", "the source itself -1.2500"] {
             assert!(lines.contains(word), "{lines}");
         }
     }

@@ -98,7 +98,9 @@ impl RowsArgs {
         }
         document.set("source.files", json!(self.data), "--data")?;
         if let Some(column) = &self.column {
-            document.remove("source.columns");
+            ["source.columns", "source.field"].iter().for_each(|key| {
+                document.remove(key);
+            });
             document.set("source.column", json!(column), "--column")?;
         }
         Ok(())

@@ -4,26 +4,30 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::model_path::find_model;
-use super::output::{Failure, Outcome, say, thousands};
+use super::model_path::CheckpointArgs;
+use super::output::{Outcome, say, thousands};
+use super::row_lines::{Layout, RowLines};
 use super::sink::Sink;
-use super::view::{DrawArgs, View, categories_of, csv, understand_scale};
+use super::view::{DrawArgs, View, categories_of, understand_scale};
 use crate::circuit::sample;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
 use crate::decode::mosaic::Mosaic;
+use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::learner::model::{self, Model};
 use crate::rng::Rng;
 
-/// Draw rows from a model: pictures as a PNG, text as text, other rows as lines of numbers.
+/// Draw rows from a model: pictures as a PNG, text as text, other rows as CSV.
 ///
 /// What a row is comes from the pipeline that the model was learned with. The same seed draws the same rows.
 #[derive(Args, Clone, Debug)]
 pub(super) struct SampleArgs {
-    /// A model, a checkpoint, or a run folder, whose latest checkpoint is meant
+    /// A model, a checkpoint, or a run folder, whose latest checkpoint is used unless a flag names another
     model: PathBuf,
+    #[command(flatten)]
+    checkpoint: CheckpointArgs,
     /// How many rows (64 pictures or 8 other rows if left out)
     #[arg(long, value_name = "N")]
     rows: Option<usize>,
@@ -39,14 +43,15 @@ const ROWS_AT_ONCE: usize = 512;
 
 pub(super) fn run(args: &SampleArgs) -> Outcome {
     if args.rows == Some(0) {
-        return Err(Failure::not_understood(Error::option("--rows 0: must be at least 1")));
+        return Err(Error::option("--rows 0: must be at least 1"));
     }
-    let path = find_model(&args.model).map_err(Failure::not_understood)?;
+    let path = args.checkpoint.find(&args.model)?;
     let model = model::load(&path)?;
     let view = args.draw.view(&model);
-    match view.map_err(Failure::not_understood)? {
+    match view? {
         View::Picture(decoder) => draw_pictures(args, &model, &decoder),
-        view => Ok(draw_lines(args, &model, &view)?),
+        View::Text(decoder) => draw_texts(args, &model, &decoder),
+        View::Values(layout, decoder) => draw_values(args, &model, layout, decoder.as_ref()),
     }
 }
 
@@ -54,9 +59,9 @@ fn draw_pictures(args: &SampleArgs, model: &Model, decoder: &ImageDecoder) -> Ou
     let rows = args.rows.unwrap_or(64);
     let side = rows.isqrt();
     let columns = side + usize::from(side * side < rows);
-    let scale = understand_scale(args.draw.scale, decoder.tile()).map_err(Failure::not_understood)?;
+    let scale = understand_scale(args.draw.scale, decoder.tile())?;
     let mosaic = Mosaic::new(decoder.tile(), rows, columns, scale);
-    let mut mosaic = mosaic.map_err(|e| Failure::not_understood(e.at("--rows and --scale")))?;
+    let mut mosaic = mosaic.map_err(|e| e.at("--rows and --scale"))?;
     draw(args, model, rows, |batch, row| {
         mosaic.push(&decoder.colours(&categories_of(batch, row)));
         Ok(true)
@@ -65,20 +70,29 @@ fn draw_pictures(args: &SampleArgs, model: &Model, decoder: &ImageDecoder) -> Ou
     let (height, width) = mosaic.size();
     write_whole(out, &mosaic.into_png()?)?;
     let what = format!("{} rows, {columns} in a line, {width}×{height} pixels", thousands(rows as u64));
-    Ok(say(format_args!("{}: {what}", out.display()))?)
+    say(format_args!("{}: {what}", out.display()))
 }
 
-fn draw_lines(args: &SampleArgs, model: &Model, view: &View) -> Result<()> {
+fn draw_texts(args: &SampleArgs, model: &Model, decoder: &TextDecoder) -> Result<()> {
     let mut sink = Sink::open(args.draw.out.as_deref())?;
     let mut first = true;
     draw(args, model, args.rows.unwrap_or(8), |batch, row| {
-        let View::Text(decoder) = view else { return sink.line(&csv(batch, row)) };
         let text = decoder.decode_tokens(&categories_of(batch, row))?;
         // A paragraph each.
         let more = (std::mem::take(&mut first) || sink.line("")?) && sink.line(text.trim_end())?;
         Ok(more)
     })?;
     sink.finish()
+}
+
+fn draw_values(args: &SampleArgs, model: &Model, layout: Layout, text: Option<&TextDecoder>) -> Result<()> {
+    let mut lines = RowLines::open(args.draw.out.as_deref(), layout, text, model.circuit.num_vars(), false)?;
+    let mut number = 0;
+    draw(args, model, args.rows.unwrap_or(8), |batch, row| {
+        number += 1;
+        lines.push(number - 1, None, batch, row)
+    })?;
+    lines.finish()
 }
 
 /// Shows every row to `see`, until it wants no more.

@@ -12,7 +12,7 @@ use clap::Args;
 use rayon::prelude::*;
 use serde_json::json;
 
-use super::output::{Failure, Outcome, note, say, table, thousands};
+use super::output::{Outcome, note, say, table, thousands};
 use super::runtime;
 use crate::data::Column;
 use crate::decode::text::TextDecoder;
@@ -33,7 +33,7 @@ pub(super) struct TokenizeArgs {
     /// Where the tokens go: a name that ends in .bin or .bin.zst
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
-    /// The column, or the field of JSON lines, that holds the text
+    /// The column that holds the text; of JSON lines, its key
     #[arg(long, value_name = "NAME")]
     column: Option<String>,
     /// gpt2, or the path of a tokenizer.json
@@ -64,14 +64,14 @@ const PIECES_AT_ONCE: usize = 16;
 
 pub(super) fn run(args: &TokenizeArgs) -> Outcome {
     let begun = Instant::now();
-    let spec = pipeline(args).map_err(Failure::not_understood)?;
-    let compressed = is_compressed(&args.out).map_err(Failure::not_understood)?;
+    let spec = pipeline(args)?;
+    let compressed = is_compressed(&args.out)?;
     if args.out.exists() && !args.force {
-        let why = "is there already; --force replaces it";
-        return Err(Failure::not_understood(Error::option(format!("{}: {why}", args.out.display()))));
+        let why = "already exists; --force replaces it";
+        return Err(Error::option(format!("{}: {why}", args.out.display())));
     }
     let decoder = open_text(&spec.decode, 1)?;
-    let width = width(args, decoder.vocab()).map_err(Failure::not_understood)?;
+    let width = width(args, decoder.vocab())?;
     let mut beside = Beside::create(&args.out)?;
     let mut counts = Counts::default();
     let sink = match compressed {
@@ -84,10 +84,10 @@ pub(super) fn run(args: &TokenizeArgs) -> Outcome {
     if args.json {
         let Counts { texts, bad, tokens } = counts;
         let width = width.name();
-        return Ok(say(
+        return say(
             json!({"out": args.out, "texts": texts, "bad": bad, "tokens": tokens, "width": width, "bytes": bytes,
                              "seconds": seconds}),
-        )?);
+        );
     }
     let mut rows = vec![
         ("tokens", format!("{} in {}", thousands(counts.tokens), args.out.display())),
@@ -98,7 +98,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Outcome {
     if counts.bad > 0 {
         rows.push(("left out", format!("{} texts that cannot be read", thousands(counts.bad))));
     }
-    Ok(say(table(&rows))?)
+    say(table(&rows))
 }
 
 /// What to read, as a pipeline says it.
@@ -106,8 +106,7 @@ fn pipeline(args: &TokenizeArgs) -> Result<PipelineSpec> {
     let mut document = Document::new("the command line");
     document.set("source.files", json!(args.files), "FILES")?;
     if let Some(column) = &args.column {
-        let is_jsonl = args.files.iter().any(|file| file.contains(".jsonl"));
-        document.set(if is_jsonl { "source.field" } else { "source.column" }, json!(column), "--column")?;
+        document.set("source.column", json!(column), "--column")?;
     }
     document.set("decode.kind", json!("text"), "FILES")?;
     document.set("decode.tokenizer", json!(args.tokenizer), "--tokenizer")?;

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::output::{Failure, Outcome};
+use super::output::Outcome;
 use super::pipeline_args::PipelineArgs;
 use super::report::{Report, Style};
-use super::runtime;
+use super::{runtime, words};
 use crate::backend::cpu::IsaCap;
 use crate::backend::{Device, TrainingPrecision};
 use crate::error::{Error, Result};
@@ -40,10 +40,10 @@ pub(super) struct TrainArgs {
     machine: MachineArgs,
     /// How precisely training multiplies matrices: f32, tf32 (GPU only), bf16x3 or bf16 (tf32 on a GPU and f32 on a CPU if left
     /// out); held-out rows are always looked at in f32
-    #[arg(long, value_name = "PRECISION")]
+    #[arg(long, value_name = "PRECISION", value_parser = words::PRECISIONS, hide_possible_values = true)]
     precision: Option<String>,
     /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
-    #[arg(long, value_name = "SET")]
+    #[arg(long, value_name = "SET", value_parser = words::ISAS, hide_possible_values = true)]
     isa: Option<String>,
     /// Show metrics to Prometheus at this address: a port of this machine, or an IP address and a port
     #[arg(long, value_name = "ADDR")]
@@ -61,7 +61,7 @@ pub(super) struct TrainArgs {
 pub(super) struct MachineArgs {
     /// Where the circuit lives: auto, cpu, cuda:N, or several GPUs such as cuda:0,1; auto is the first GPU if there is one,
     /// otherwise the CPU
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", value_parser = words::DEVICES, hide_possible_values = true)]
     device: String,
     /// Worker threads (all cores if left out); the numbers do not depend on it
     #[arg(long, value_name = "N")]
@@ -87,7 +87,8 @@ impl MachineArgs {
     pub fn understand(&self) -> Result<Machine> {
         let place = || format!("--device {}", self.device);
         let device: Device = self.device.parse().map_err(|e: Error| e.at(place()))?;
-        device.settle().map_err(|e| e.at(place()))?; // before any data is read
+        // Before any data is read. A device that is not there was asked for in vain, like a path: no failure of the machine.
+        device.settle().map_err(|e| Error::option(e.to_string()).at(place()))?;
         if let Some(threads) = self.threads.filter(|threads| !(1..=MOST_THREADS).contains(threads)) {
             return Err(Error::option(format!(
                 "--threads {threads}: must be from 1 to {MOST_THREADS}, or left out to use all cores"
@@ -113,7 +114,7 @@ fn understand_machine(args: &TrainArgs) -> Result<Machine> {
 pub(super) fn understand_precision(name: &str, device: Device) -> Result<TrainingPrecision> {
     let precision: TrainingPrecision = name.trim().parse().map_err(|e: Error| e.at("--precision"))?;
     if precision == TrainingPrecision::Tf32 && device.settle()?.0 == Device::Cpu {
-        return Err(Error::option("--precision tf32: is of GPUs; on a CPU there are f32, bf16x3, bf16"));
+        return Err(Error::option("--precision tf32: needs a GPU; on a CPU there are f32, bf16x3, bf16"));
     }
     Ok(precision)
 }
@@ -124,10 +125,10 @@ pub(super) fn understand_isa(name: Option<&str>) -> Result<Option<IsaCap>> {
 }
 
 pub(super) fn run(args: &TrainArgs) -> Outcome {
-    let understood = args.pipeline.understand().map_err(Failure::not_understood)?;
-    let machine = understand_machine(args).map_err(Failure::not_understood)?;
+    let understood = args.pipeline.understand()?;
+    let machine = understand_machine(args)?;
     let address = args.metrics_addr.as_deref().map(telemetry::parse_address).transpose();
-    let address = address.map_err(|e| Failure::not_understood(e.at("--metrics-addr")))?;
+    let address = address.map_err(|e| e.at("--metrics-addr"))?;
     let style = match (args.json, args.quiet) {
         (true, _) => Style::Json,
         (_, true) => Style::Quiet,
@@ -156,7 +157,7 @@ pub(super) fn run(args: &TrainArgs) -> Outcome {
     });
     report.close();
     trained?;
-    Ok(report.written()?)
+    report.written()
 }
 
 impl Observer for Report {

@@ -1,14 +1,15 @@
 //! How a person sees the rows of a model: as pictures, as text, or as numbers.
 //!
-//! What rows are is said by the pipeline that the model was learned with; no data is opened for it. The name of a file may ask
-//! for numbers in any case (`.csv`).
+//! What rows are is said by the pipeline that the model was learned with; no data is opened for it. The ending of a file may ask
+//! for values in any case (`.csv`, `.json`, `.jsonl`, see `row_lines`); an ending that says nothing is refused.
 
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::row_lines::Layout;
 use super::rows_args::{categories, stored_pipeline};
-use crate::data::{Batch, Column};
+use crate::data::Batch;
 use crate::decode::Decoder;
 use crate::decode::image::ImageDecoder;
 use crate::decode::text::TextDecoder;
@@ -23,8 +24,8 @@ pub(super) struct DrawArgs {
     /// Decides what is drawn, and what is hidden at random
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
-    /// Where rows go; a file that is there is replaced. If left out, a PNG named after the command for pictures, and standard output
-    /// for all else. A .csv file gets numbers in any case
+    /// Where rows go; an existing file is replaced. Its ending decides: .png for pictures, .txt for text, .csv, .json or .jsonl
+    /// for the values of any row. If left out, a PNG named after the command for pictures, and standard output for all else
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// How many times larger pictures are shown (to about 64 pixels if left out)
@@ -48,8 +49,41 @@ pub(super) enum View {
     Picture(ImageDecoder),
     /// The text of tokens.
     Text(TextDecoder),
-    /// One value after the other.
-    Numbers,
+    /// Values, and beside them the text of tokens where there is one to show.
+    Values(Layout, Option<TextDecoder>),
+}
+
+/// What the ending of a file asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Picture,
+    Text,
+    Values(Layout),
+}
+
+/// Every ending that says what to write.
+const FORMS: [(&str, Form); 5] = [
+    ("csv", Form::Values(Layout::Csv)),
+    ("json", Form::Values(Layout::Json)),
+    ("jsonl", Form::Values(Layout::Jsonl)),
+    ("png", Form::Picture),
+    ("txt", Form::Text),
+];
+
+impl Form {
+    /// What `out` asks for; `None` where nothing is asked: a pipe or a device takes what standard output would.
+    fn of(out: &Path) -> Result<Option<Self>> {
+        let ending = out.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+        if let Some((_, form)) = FORMS.iter().find(|(known, _)| *known == ending) {
+            return Ok(Some(*form));
+        }
+        if out.exists() && !out.is_file() && !out.is_dir() {
+            return Ok(None);
+        }
+        let why = "cannot tell the format from the name; there are .png for pictures, .txt for text, and .csv, .json and .jsonl \
+                   for the values of any row";
+        Err(Error::option(format!("--out {}: {why}", out.display())))
+    }
 }
 
 /// A tile is scaled until its longer side has about this many pixels.
@@ -58,26 +92,33 @@ const COMFORTABLE_SIDE: usize = 64;
 impl View {
     /// How rows of `model` are shown in `out`, or on standard output. `tokenizer` is what `--tokenizer` says.
     pub fn understand(model: &Model, out: Option<&Path>, tokenizer: Option<&str>) -> Result<Self> {
-        let ending = out.and_then(Path::extension).map(|ending| ending.to_string_lossy().to_ascii_lowercase());
-        if ending.as_deref() == Some("csv") {
-            return Ok(Self::Numbers);
+        let form = out.map(Form::of).transpose()?.flatten();
+        let natural = Self::natural(model, tokenizer);
+        if let Some(Form::Values(layout)) = form {
+            return match (layout, natural) {
+                (Layout::Json | Layout::Jsonl, Ok(Self::Text(decoder))) => Ok(Self::Values(layout, Some(decoder))),
+                (_, Err(error)) if tokenizer.is_some() => Err(error),
+                _ => Ok(Self::Values(layout, None)),
+            };
         }
-        let view = Self::natural(model, tokenizer)?;
-        let refuse = |why: &str| {
-            let out = out.map(|out| out.display().to_string()).unwrap_or_default();
-            Err(Error::option(format!("--out {out}: {why}")))
+        let view = natural?;
+        let values = "a .csv, .json or .jsonl file";
+        let why = match (&view, form) {
+            (Self::Picture(_), Some(Form::Text)) => {
+                format!("pictures: name a .png file, or {values} for their categories")
+            }
+            (Self::Picture(_), None) if out.is_some() => {
+                format!("pictures: name a .png file, or {values} for their categories")
+            }
+            (Self::Text(_), Some(Form::Picture)) => {
+                format!("text and not pictures: name a .txt file, or {values} for tokens")
+            }
+            (Self::Values(..), Some(Form::Picture)) => format!("numbers and not pictures: name {values}"),
+            (Self::Values(..), Some(Form::Text)) => format!("numbers and not text: name {values}"),
+            _ => return Ok(view),
         };
-        let is_png = ending.as_deref() == Some("png");
-        match (&view, out) {
-            (Self::Picture(_), Some(_)) if !is_png => {
-                refuse("rows of this model are pictures: name a .png file, or a .csv file for their categories")
-            }
-            (Self::Text(_), _) if is_png => {
-                refuse("rows of this model are text and no pictures: name a .txt file, or a .csv file for tokens")
-            }
-            (Self::Numbers, _) if is_png => refuse("rows of this model are numbers and no pictures: name a .csv file"),
-            _ => Ok(view),
-        }
+        let out = out.map(|out| out.display().to_string()).unwrap_or_default();
+        Err(Error::option(format!("--out {out}: rows of this model are {why}")))
     }
 
     fn natural(model: &Model, tokenizer: Option<&str>) -> Result<Self> {
@@ -95,7 +136,7 @@ impl View {
                 if here != num_vars {
                     return Err(Error::option(format!(
                         "the model's pipeline makes rows of {here} variables, and the model has {num_vars}; --out with a \
-                         .csv file writes numbers"
+                         .csv file writes values"
                     )));
                 }
                 Ok(Self::Picture(decoder))
@@ -106,7 +147,7 @@ impl View {
             (Some(DecodeKind::Tokens), None) if decode.vocab == Some(GPT2_VOCAB) => {
                 Ok(Self::Text(TextDecoder::gpt2(num_vars)?))
             }
-            (_, None) => Ok(Self::Numbers),
+            (_, None) => Ok(Self::Values(Layout::Csv, None)),
             (_, Some(name)) => {
                 let named = DecodeSpec { tokenizer: Some(name.to_string()), ..DecodeSpec::default() };
                 let decoder = open_text(&named, num_vars).map_err(|e| e.at("--tokenizer"))?;
@@ -138,16 +179,6 @@ pub(super) fn categories_of(batch: &Batch, row: usize) -> Vec<u32> {
     (0..batch.num_vars()).map(|var| batch.column(var).real(row).round() as u32).collect()
 }
 
-/// The values of a row between commas; nothing where one is missing.
-pub(super) fn csv(batch: &Batch, row: usize) -> String {
-    let cell = |var: usize| match batch.column(var) {
-        _ if batch.is_missing(row, var) => String::new(),
-        Column::F32(values) => values[row].to_string(),
-        column => column.category(row).unwrap_or_default().to_string(),
-    };
-    (0..batch.num_vars()).map(cell).collect::<Vec<_>>().join(",")
-}
-
 /// How many times larger a tile is shown: as asked, or until it is easily seen.
 pub(super) fn understand_scale(asked: Option<usize>, (height, width): (usize, usize)) -> Result<usize> {
     match asked {
@@ -176,11 +207,20 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_lines_with_nothing_for_what_is_missing() {
-        let columns = vec![Column::U8(vec![7, 1]), Column::F32(vec![0.1, -2.0]), Column::U32(vec![70_000, 0])];
-        let batch = Batch::from_columns(columns).unwrap().with_missing(|row, var| row == 1 && var == 1);
-        assert_eq!([csv(&batch, 0), csv(&batch, 1)], ["7,0.1,70000", "1,,0"]);
-        assert_eq!(categories_of(&batch, 0), [7, 0, 70_000]);
+    fn the_ending_of_a_file_says_what_to_write() {
+        for (out, form) in [
+            ("a.csv", Form::Values(Layout::Csv)),
+            ("b.JSON", Form::Values(Layout::Json)),
+            ("c.d/e.jsonl", Form::Values(Layout::Jsonl)),
+            ("f.png", Form::Picture),
+            ("g.txt", Form::Text),
+        ] {
+            assert_eq!(Form::of(Path::new(out)).unwrap(), Some(form), "{out}");
+        }
+        for out in ["a.dat", "a", "a.csv.gz", "."] {
+            let error = Form::of(Path::new(out)).unwrap_err().to_string();
+            assert!(error.contains(".csv, .json and .jsonl"), "{error}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a comparison found: the one thing that is written to `findings.json` and that reports are made of.
 //!
-//! All likelihoods are means in nats a row. A run is one contender under one seed; runs of the same seed start from the same
+//! All likelihoods are means in nats per row. A run is one contender under one seed; runs of the same seed start from the same
 //! parameters and see the same rows.
 
 use serde::{Deserialize, Serialize};

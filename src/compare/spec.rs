@@ -179,7 +179,7 @@ impl ComparisonSpec {
             let known = ["compare", "set", "reference", "contender"];
             if !known.contains(&key.as_str()) {
                 let place = document.place(key);
-                return Err(Error::format(format!("{place}: {key}: unknown section; {}", hint(key, known))));
+                return Err(Error::option(format!("{place}: {key}: unknown section; {}", hint(key, known))));
             }
         }
         let shared = PipelineSpec::from_document(&self.base)?;
@@ -269,7 +269,7 @@ fn combine(choices: &[Choice], option: &Change) -> Result<Vec<Choice>> {
         Some(Value::Array(values)) if !values.is_empty() => values.clone(),
         Some(_) => {
             let why = "expected a list of at least one value";
-            return Err(Error::format(format!("{}: {}.try: {why}", option.place, option.path)));
+            return Err(Error::option(format!("{}: {}.try: {why}", option.place, option.path)));
         }
     };
     let with = |(choice, value): (&Choice, Value)| {
@@ -300,13 +300,13 @@ fn options_of(document: &Document, table: &str, refuse: impl Fn(&str) -> Option<
         let Some(Value::Object(_)) = document.get(&inside) else {
             let place = document.place(&inside);
             let why = "expected a key of a pipeline with its section, such as learn.step";
-            return Err(Error::format(format!("{place}: {section}: {why}")));
+            return Err(Error::option(format!("{place}: {section}: {why}")));
         };
         for key in document.keys_in_order(&inside) {
             let (written, path) = (format!("{inside}.{key}"), format!("{section}.{key}"));
             let place = document.place(&written);
             if let Some(why) = refuse(&path) {
-                return Err(Error::format(format!("{place}: {path}: {why}")));
+                return Err(Error::option(format!("{place}: {path}: {why}")));
             }
             if let Some(value) = document.get(&written) {
                 changes.push(Change { path, value: value.clone(), place });
@@ -323,7 +323,7 @@ fn contenders(document: &Document, seeds: &[u64]) -> Result<Vec<ContenderSpec>> 
     if let Some(name) =
         document.keys_in_order("contender").iter().find(|name| name.contains('.') || slug(name).is_empty())
     {
-        return Err(Error::format(format!(
+        return Err(Error::option(format!(
             "{}: contender {name:?}: a name needs letters or digits, and no dot",
             document.place("contender")
         )));
@@ -331,7 +331,7 @@ fn contenders(document: &Document, seeds: &[u64]) -> Result<Vec<ContenderSpec>> 
     for name in document.keys_in_order("contender") {
         let path = format!("contender.{name}");
         let place = document.place(&path);
-        let refuse = |why: String| Error::format(format!("{place}: contender {name:?}: {why}"));
+        let refuse = |why: String| Error::option(format!("{place}: contender {name:?}: {why}"));
         if !matches!(document.get(&path), Some(Value::Object(_))) {
             return Err(refuse("expected a table, such as { learn.optimizer = \"full_batch_em\" }".into()));
         }
@@ -381,7 +381,7 @@ fn references(document: &Document) -> Result<Vec<Reference>> {
     for name in document.keys_in_order("reference") {
         if name.contains('.') {
             let place = document.place("reference");
-            return Err(Error::format(format!("{place}: reference {name:?}: a name has no dot")));
+            return Err(Error::option(format!("{place}: reference {name:?}: a name has no dot")));
         }
         let path = format!("reference.{name}");
         let section = Section::open(document, &path)?.only(&["valid", "test"], |_| None)?;

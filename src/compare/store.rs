@@ -75,13 +75,13 @@ impl RunFolder {
             Err(e) => return Err(Error::io(&place, &e)),
         };
         let read = serde_json::from_str(&text);
-        read.map(Some).map_err(|e| Error::state(format!("{place}: cannot be read: {e}; remove it to run this anew")))
+        read.map(Some).map_err(|e| Error::format(format!("{place}: cannot be read: {e}; remove it to run this anew")))
     }
 
     /// Says that the run is over.
     pub fn finish(&self, result: &RunResult) -> Result<()> {
         let text =
-            serde_json::to_string(result).map_err(|e| Error::state(format!("a result cannot be written: {e}")))?;
+            serde_json::to_string(result).map_err(|e| Error::internal(format!("a result cannot be written: {e}")))?;
         write_whole(&self.path.join("result.json"), &text)
     }
 

@@ -23,10 +23,10 @@ impl RowDecoder {
     /// For rows of `num_vars` values.
     pub fn new(num_vars: usize, values: ValueKind) -> Result<Self> {
         if num_vars == 0 {
-            return Err(Error::option("num_vars = 0: a row needs at least one variable"));
+            return Err(Error::option("rows have no variables: a row needs at least one variable"));
         }
         if values == ValueKind::Categories(0) {
-            return Err(Error::option("categories = 0: must be at least 1, and above every value"));
+            return Err(Error::option("cats = 0: must be at least 1, and above every value"));
         }
         Ok(Self { shape: RowShape { num_vars, values, grid: None } })
     }

@@ -118,7 +118,7 @@ mod tests {
     fn files_that_are_no_tokenizer_are_refused_with_their_path() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokenizer.json");
-        assert_eq!(TokenizerJson::open(&path).err().unwrap().kind(), ErrorKind::Io);
+        assert_eq!(TokenizerJson::open(&path).err().unwrap().kind(), ErrorKind::Path);
         for text in ["", "{}", "[1, 2]", "{\"model\": 3}", "\u{0}"] {
             std::fs::write(&path, text).unwrap();
             let error = TokenizerJson::open(&path).err().unwrap();

@@ -185,7 +185,7 @@ fn open(path: &Path, expected: &FileHash) -> Result<(CheckedReader, Metadata)> {
     let mut header = vec![0; length as usize];
     reader.read_exact(&mut header)?;
     let header: Metadata =
-        serde_json::from_slice(&header).map_err(|e| reader.damaged(&format!("its header is none: {e}")))?;
+        serde_json::from_slice(&header).map_err(|e| reader.damaged(&format!("its header is not valid: {e}")))?;
     if header.data_len() as u64 != reader.left() {
         return Err(reader.damaged(&format!("its header describes {} bytes of {}", header.data_len(), reader.left())));
     }
@@ -288,7 +288,7 @@ mod tests {
         type Edit = Box<dyn FnOnce(&mut Vec<u8>)>;
         let edits: Vec<(Edit, &str)> = vec![
             (Box::new(|bytes| bytes[7] = 0x7f), "header is longer"),
-            (Box::new(|bytes| bytes[8] = b'['), "header is none"),
+            (Box::new(|bytes| bytes[8] = b'['), "header is not valid"),
             (Box::new(replace("param.0001.sum", "param.0009.sum")), "`param.0009.sum` is no parameter block"),
             (Box::new(replace("[5,3]", "[3,5]")), "[3, 5] where F32 [5, 3]"),
             (Box::new(replace("F32", "I32")), "is I32"),

@@ -65,7 +65,7 @@ pub(super) fn run(worker: Worker, commands: &Receiver<Command>, fate: &Fate, end
     let outcome = catch_unwind(AssertUnwindSafe(move || worker.work(commands)));
     let failure = match outcome {
         Ok(done) => done.err(),
-        Err(panic) => Some(Error::state(format!("it panicked: {}", panic_text(&*panic)))),
+        Err(panic) => Some(Error::internal(format!("it panicked: {}", panic_text(&*panic)))),
     };
     let _ = fate.set(failure); // nobody else sets it
     // Commands still in the queue would keep their senders waiting for ever: the queue lives as long as any handle.

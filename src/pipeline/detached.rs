@@ -13,5 +13,5 @@ pub(super) async fn detached<T: Send + 'static>(
         let _nobody_waits = done.send_blocking(work());
     });
     spawned.map_err(|e| Error::io("cannot start a thread", &e))?;
-    wait.recv().await.unwrap_or_else(|_| Err(Error::state(format!("{name}: its thread ended without an answer"))))
+    wait.recv().await.unwrap_or_else(|_| Err(Error::internal(format!("{name}: its thread ended without an answer"))))
 }

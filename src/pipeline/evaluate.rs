@@ -18,10 +18,21 @@ pub struct Evaluation {
     pub impossible_rows: u64,
     /// Mean log-likelihood of the other rows, in nats; `None` if there is none.
     pub mean_log_likelihood: Option<f64>,
-    /// −log₂ p per variable.
+    /// −log₂ p per variable; `None` of densities.
     pub bits_per_dim: Option<f64>,
-    /// exp(−log p per variable).
+    /// exp(−log p per variable); `None` of densities.
     pub perplexity: Option<f64>,
+}
+
+impl Evaluation {
+    /// The same without bits and perplexity unless `is_discrete`: of a density they depend on the unit of the data, and may be of
+    /// any sign.
+    pub fn in_units_of(mut self, is_discrete: bool) -> Self {
+        if !is_discrete {
+            (self.bits_per_dim, self.perplexity) = (None, None);
+        }
+        self
+    }
 }
 
 /// Asks `score` for the log-likelihoods of a stream's first epoch, or of its first `max_rows` rows.

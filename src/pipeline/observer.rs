@@ -183,7 +183,7 @@ pub struct EpochEnd {
 /// How a run ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Finished {
-    /// Why, in a few words: `3 epochs`, `a signal`.
+    /// Why, in a few words: `3 epochs`, `stopped by a signal`.
     pub reason: String,
     /// Batches learned from.
     pub step: u64,
@@ -222,14 +222,24 @@ pub struct Phases {
     pub decode: f64,
     /// The device waited for a batch.
     pub wait: f64,
+    /// Cutting batches into tiles, packing weights, sorting rows by category.
+    #[serde(default)]
+    pub prepare: f64,
     /// Values of all nodes.
     pub forward: f64,
     /// Flows of all nodes.
     pub backward: f64,
     /// Flows of the parameters.
     pub flows: f64,
-    /// Momentum, top-down probabilities and the M-step.
+    /// Momentum, top-down probabilities, and the M-step or the gradient step with its renormalisation.
     pub update: f64,
+}
+
+impl Phases {
+    /// The parts of the whole together: all but what stages do beside the device.
+    pub fn sum(&self) -> f64 {
+        self.wait + self.prepare + self.forward + self.backward + self.flows + self.update
+    }
 }
 
 impl Event {

@@ -107,7 +107,7 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&R
             Opened { source: Source::Blocks(Arc::new(source)), hint, reading }
         }
         Format::Jsonl => {
-            let source = JsonlSource::open(shards, spec.field.as_deref().unwrap_or("text")).await?;
+            let source = JsonlSource::open(shards, spec.column.as_deref().unwrap_or("text")).await?;
             Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::Records(RecordKind::Text), reading: None }
         }
         Format::Tokens if shards.iter().all(is_compressed) => {
@@ -196,7 +196,7 @@ impl Opened {
     }
 
     /// How long most of the first lists are: a list of another length is a bad record. Where there is no such length the
-    /// lists are no rows.
+    /// lists are not rows.
     async fn list_length(&self) -> Result<usize> {
         let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
         let mut first_other = None;
@@ -219,7 +219,7 @@ impl Opened {
         match (most, lengths.keys().next(), lengths.keys().last()) {
             (Some((&length, &count)), ..) if 2 * count > total && length > 0 => Ok(length),
             (_, Some(shortest), Some(longest)) if longest > shortest => Err(Error::data(format!(
-                "lists of {shortest} to {longest} values are no rows ({}); decode.kind = \"tokens\" joins them",
+                "lists of {shortest} to {longest} values are not rows ({}); decode.kind = \"tokens\" joins them",
                 first_other.unwrap_or_default()
             ))),
             _ => Err(Error::data("the first lists are empty: there is no row in them")),
@@ -240,7 +240,7 @@ impl Opened {
             Hint::TokenRows | Hint::TokenStream => {
                 return Err(Error::option("kind = \"rows\": token files are read with kind = \"tokens\""));
             }
-            Hint::Records(_) => return Err(Error::option("kind = \"rows\": the records are no lists of numbers")),
+            Hint::Records(_) => return Err(Error::option("kind = \"rows\": the records are not lists of numbers")),
         };
         let values = match decode.cats.or(known_cats) {
             Some(cats) => ValueKind::Categories(cats),
@@ -323,7 +323,7 @@ impl Opened {
                         Ok::<_, Error>(pieces)
                     });
                     let pieces =
-                        pieces.await.map_err(|e| Error::state(format!("looking at the first rows: {e}")))??;
+                        pieces.await.map_err(|e| Error::internal(format!("looking at the first rows: {e}")))??;
                     for piece in pieces {
                         see(&piece)?;
                         left = left.saturating_sub(piece.num_records());

@@ -97,7 +97,7 @@ fn drop_unknown(document: &mut Document, switch: &Switch, before: &str) -> Optio
         document.remove(&format!("{}.{key}", switch.section));
     }
     let names = |keys: &[String]| list(keys.iter().map(String::as_str));
-    let mut note = format!("{} = {now}: starts from its own defaults", switch.path);
+    let mut note = format!("{} = {now}: uses its own defaults", switch.path);
     if !kept.is_empty() {
         note += &format!(", keeps {} of {before} from the file", names(&kept));
     }

@@ -175,12 +175,12 @@ async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = Result<T>>) -
 }
 
 fn stopped_before_it_began(observer: &mut dyn Observer) -> Finished {
-    let finished = Finished { reason: "a signal, before the first batch".into(), ..Finished::default() };
+    let finished = Finished { reason: "stopped by a signal before the first batch".into(), ..Finished::default() };
     observer.event(&Event::Finished(finished.clone()));
     finished
 }
 
-/// The checkpoint to go on from, if any; damaged ones are passed over with a warning.
+/// The checkpoint to go on from, if any; damaged ones are left with a warning.
 fn find_checkpoint(folder: &CheckpointFolder, options: &TrainOptions, observer: &mut dyn Observer) -> Result<Found> {
     if !options.resume && !folder.list()?.is_empty() {
         return Err(Error::state(format!(
@@ -195,7 +195,7 @@ fn find_checkpoint(folder: &CheckpointFolder, options: &TrainOptions, observer: 
         return Err(reason.clone().at(format!("{}: no checkpoint is whole", path.display())));
     }
     for (path, reason) in latest.damaged {
-        observer.event(&Event::Warning(format!("{}: passed over: {reason}", path.display())));
+        observer.event(&Event::Warning(format!("{}: not used: {reason}", path.display())));
     }
     Ok(latest.found)
 }
@@ -400,6 +400,7 @@ impl<'a> Run<'a> {
             read: waits.cutter.input + waits.cutter.busy,
             decode: waits.decoders.busy,
             wait: waits.learner.input,
+            prepare: device.prepare,
             forward: device.forward,
             backward: device.backward,
             flows: device.flows,
@@ -570,13 +571,15 @@ impl<'a> Run<'a> {
         if found.is_some() {
             self.add_bad_records(stream.take_bad())?;
         }
-        Ok(found)
+        Ok(found.map(|found| found.in_units_of(self.learner.circuit().is_discrete())))
     }
 
     fn step_line(&mut self, report: &StepReport) -> StepLine {
         let progress = self.learner.progress();
         let possible = report.batch.possible_weight > 0.0;
         let log_likelihood = possible.then(|| report.batch.mean_log_likelihood());
+        let circuit = self.learner.circuit();
+        let in_bits = log_likelihood.filter(|_| circuit.is_discrete());
         StepLine {
             step: progress.step,
             updates: progress.updates,
@@ -586,7 +589,7 @@ impl<'a> Run<'a> {
             log_likelihood,
             prequential_ll: progress.prequential.mean(),
             valid_ll: None,
-            bits_per_dim: log_likelihood.map(|ll| bits_per_dim(ll, self.learner.circuit().num_vars())),
+            bits_per_dim: in_bits.map(|ll| bits_per_dim(ll, circuit.num_vars())),
             step_size: report.step.or(progress.last_step_size),
             rows_per_second: self.lines.rate.rows_per_second,
             bound: self.lines.rate.bound.into(),
@@ -680,13 +683,14 @@ enum Reason {
 impl Reason {
     fn text(self, spec: &PipelineSpec) -> String {
         let learn = &spec.learn;
-        let number =
-            |number: Option<String>, unit: &str| number.map_or("the data ended".into(), |n| format!("{n} {unit}"));
+        let number = |number: Option<String>, one: &str, more: &str| {
+            number.map_or("the data ended".into(), |n| format!("{n} {}", if n == "1" { one } else { more }))
+        };
         match self {
-            Self::End => number(learn.epochs.map(|n| n.to_string()), "epochs"),
-            Self::Batches => number(learn.batches.map(|n| n.to_string()), "batches"),
-            Self::Seconds => number(learn.seconds.map(|n| n.to_string()), "seconds"),
-            Self::Signal => "a signal".into(),
+            Self::End => number(learn.epochs.map(|n| n.to_string()), "epoch", "epochs"),
+            Self::Batches => number(learn.batches.map(|n| n.to_string()), "batch", "batches"),
+            Self::Seconds => number(learn.seconds.map(|n| n.to_string()), "second", "seconds"),
+            Self::Signal => "stopped by a signal".into(),
         }
     }
 }

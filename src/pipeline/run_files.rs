@@ -95,7 +95,7 @@ impl JsonLines {
     pub fn add(&mut self, line: &impl Serialize) -> Result<()> {
         let place = || self.path.display().to_string();
         let mut text =
-            serde_json::to_string(line).map_err(|e| Error::state(format!("{}: cannot be written: {e}", place())))?;
+            serde_json::to_string(line).map_err(|e| Error::internal(format!("{}: cannot be written: {e}", place())))?;
         text.push('\n');
         self.file.write_all(text.as_bytes()).map_err(|e| Error::io(&place(), &e))
     }

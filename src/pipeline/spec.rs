@@ -179,7 +179,7 @@ impl PipelineSpec {
                     || hint(key, known().collect::<Vec<_>>()),
                     |section| format!("did you mean `{section}.{key}`?"),
                 );
-                return Err(Error::format(format!("{}: {key}: unknown section; {hint}", document.place(key))));
+                return Err(Error::option(format!("{}: {key}: unknown section; {hint}", document.place(key))));
             }
         }
         let name = match document.get("name") {
@@ -187,7 +187,7 @@ impl PipelineSpec {
             Some(serde_json::Value::String(name)) if is_folder_name(name) => Some(name.clone()),
             Some(value) => {
                 let why = "expected a text that can name a folder";
-                return Err(Error::format(format!("{}: name = {value}: {why}", document.place("name"))));
+                return Err(Error::option(format!("{}: name = {value}: {why}", document.place("name"))));
             }
         };
         let source = source::read(document, elsewhere("source"))?;
@@ -212,8 +212,10 @@ impl PipelineSpec {
 
 pub(crate) fn load_document(path: &Path) -> Result<Document> {
     let place = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| Error::io(&place, &e))?;
-    Document::parse(&text, &place)
+    let bytes = std::fs::read(path).map_err(|e| Error::io(&place, &e))?;
+    let text =
+        str::from_utf8(&bytes).map_err(|_| Error::option(format!("{place}: is not text, and a TOML file is")))?;
+    Document::parse(text, &place)
 }
 
 fn is_folder_name(name: &str) -> bool {

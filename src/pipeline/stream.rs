@@ -384,7 +384,7 @@ impl Cutter {
                 Plan::Block { index, fetch, held } => {
                     let fetched = self.runtime.block_on(fetch);
                     self.waits.cutter.add_input(begun.elapsed());
-                    let fetched = fetched.unwrap_or_else(|e| Err(Error::state(format!("block {index}: {e}"))));
+                    let fetched = fetched.unwrap_or_else(|e| Err(Error::internal(format!("block {index}: {e}"))));
                     self.cut_block(fetched)?;
                     drop(held); // the block's bytes are gone with its iterator
                 }
@@ -545,7 +545,7 @@ impl BatcherStage {
                 }
                 match self.finished.recv_blocking() {
                     Ok(done) => drop(early.insert(done.number, done)),
-                    Err(_) => return Err(Error::state("the stream broke off: a stage before this one has ended")),
+                    Err(_) => return Err(Error::internal("the stream broke off: a stage before this one has ended")),
                 }
             };
             self.waits.batcher.add_input(begun.elapsed());
@@ -587,6 +587,6 @@ fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(Error::state(format!("a stage panicked: {}", text.unwrap_or_else(|| "no message".into()))))
+        Err(Error::internal(format!("a stage panicked: {}", text.unwrap_or_else(|| "no message".into()))))
     })
 }

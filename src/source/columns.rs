@@ -165,7 +165,7 @@ impl Binding {
                     let before = fields.len();
                     fields.extend(schema.fields().iter().map(AsRef::as_ref).filter(|f| f.name().starts_with(prefix)));
                     if fields.len() == before {
-                        return Err(Error::data(format!("no column `{pattern}`; {}", there_are(schema))));
+                        return Err(Error::option(format!("no column `{pattern}`; {}", there_are(schema))));
                     }
                 }
             }
@@ -503,7 +503,7 @@ fn what_would_work(schema: &Schema) -> String {
 
 fn find<'a>(schema: &'a Schema, name: &str) -> Result<&'a Field> {
     let field = schema.fields().iter().find(|field| field.name() == name);
-    field.map(AsRef::as_ref).ok_or_else(|| Error::data(format!("no column `{name}`; {}", there_are(schema))))
+    field.map(AsRef::as_ref).ok_or_else(|| Error::option(format!("no column `{name}`; {}", there_are(schema))))
 }
 
 fn there_are(schema: &Schema) -> String {

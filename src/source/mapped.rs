@@ -55,10 +55,10 @@ impl Mapped {
         // Asked before opening: opening a pipe would wait for its writer.
         let kind = std::fs::metadata(path).map_err(read_error)?.file_type();
         if kind.is_dir() {
-            return Err(Error::data(format!("{name}: is a directory: name the files in it, such as {name}/*.bin")));
+            return Err(Error::path(format!("{name}: is a directory: name the files in it, such as {name}/*.bin")));
         }
         if !kind.is_file() {
-            return Err(Error::data(format!("{name}: is not a regular file, so it cannot be read in any order")));
+            return Err(Error::path(format!("{name}: is not a regular file, so it cannot be read in any order")));
         }
         let file = File::open(path).map_err(read_error)?;
         let length = file.metadata().map_err(read_error)?.len();
@@ -186,7 +186,7 @@ mod tests {
         let error = Mapped::open(folder.path()).unwrap_err();
         assert!(error.to_string().ends_with("/*.bin") && error.to_string().contains("is a directory"), "{error}");
         let error = Mapped::open(&folder.path().join("none.bin")).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(error.kind(), ErrorKind::Path);
         assert!(error.to_string().contains("none.bin"), "{error}");
         let empty = folder.path().join("empty.bin");
         File::create(&empty).unwrap();

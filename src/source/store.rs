@@ -176,7 +176,7 @@ pub async fn resolve_in(store: Arc<dyn ObjectStore>, patterns: &[String]) -> Res
         let (folder, rest) = glob::split(pattern);
         match whole {
             // A file that is named like a pattern is meant itself.
-            Err(error) if error.kind() == ErrorKind::Io && glob::is_pattern(pattern) => {
+            Err(error) if error.kind() == ErrorKind::Path && glob::is_pattern(pattern) => {
                 shards.extend(find_many(&store, pattern, folder, location(pattern, folder)?, rest).await?);
             }
             found => shards.push(found?),
@@ -320,7 +320,7 @@ async fn find_many(
 
 fn is_folder(name: &str) -> Error {
     let folder = name.trim_end_matches('/');
-    Error::data(format!("{name}: is a folder: name its files, such as {folder}/*.parquet"))
+    Error::path(format!("{name}: is a folder: name its files, such as {folder}/*.parquet"))
 }
 
 fn matches_nothing(pattern: &str) -> Error {
@@ -427,7 +427,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_str().unwrap();
         let missing = resolve_str(&[&format!("{root}/a.bin")]).await.unwrap_err();
-        assert_eq!(missing.kind(), ErrorKind::Io);
+        assert_eq!(missing.kind(), ErrorKind::Path);
         assert!(missing.to_string().contains("a.bin: No such file"), "{missing}");
         let nothing = resolve_str(&[&format!("{root}/*.bin")]).await.unwrap_err().to_string();
         assert!(nothing.contains("*.bin: no file matches"), "{nothing}");

@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(open(&paths, usize::MAX).kind(), ErrorKind::Option);
         assert!(open(&[], 4).to_string().contains("no file"));
         assert!(open(&[folder.path().into()], 4).to_string().contains("is a directory"));
-        assert_eq!(open(&[folder.path().join("none.bin")], 4).kind(), ErrorKind::Io);
+        assert_eq!(open(&[folder.path().join("none.bin")], 4).kind(), ErrorKind::Path);
     }
 
     #[test]

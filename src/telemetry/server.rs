@@ -43,7 +43,7 @@ pub fn parse_address(text: &str) -> Result<SocketAddr> {
     }
     let text = text.strip_prefix("localhost:").map_or_else(|| text.to_string(), |port| format!("127.0.0.1:{port}"));
     text.parse().map_err(|_| {
-        Error::option(format!("{text}: is no address to listen on; write a port, or an IP address and a port"))
+        Error::option(format!("{text}: is not an address to listen on; write a port, or an IP address and a port"))
     })
 }
 

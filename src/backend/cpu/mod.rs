@@ -88,6 +88,7 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 ///
 /// ```
 /// use std::sync::Arc;
+use std::time::Instant;
 /// use anemone::backend::{Backend, cpu::{CpuBackend, CpuOptions}};
 /// use anemone::circuit::{Categorical, Params};
 /// use anemone::data::Batch;
@@ -194,6 +195,11 @@ impl CpuBackend {
         pool.install(|| act(self))
     }
 
+    /// What was done since `begun`, one after the other from outside a pass, belongs to the update.
+    fn note_update(&mut self, begun: Instant) {
+        self.phases.update += begun.elapsed().as_secs_f64();
+    }
+
     /// How precisely training passes multiply matrices.
     pub fn precision(&self) -> Precision {
         self.training.precision
@@ -277,23 +283,28 @@ impl Backend for CpuBackend {
     }
 
     fn top_down(&mut self, into: RowsId) -> Result<()> {
+        let begun = Instant::now();
         let into = self.rows_at(into)?;
         self.settle();
         top_down::top_down(&self.circuit, &self.theta, &mut self.rows[into]);
+        self.note_update(begun);
         Ok(())
     }
 
     fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()> {
+        let begun = Instant::now();
         let (flows, into) = (self.flows_at(flows)?, self.rows_at(into)?);
         self.settle();
         let out = &mut self.rows[into];
         self.pool.install(|| {
             with_flows!(&self.flows[flows], flows => update::row_masses(&self.circuit, flows, gain, out));
         });
+        self.note_update(begun);
         Ok(())
     }
 
     fn em_update(&mut self, update: &EmUpdate) -> Result<()> {
+        let begun = Instant::now();
         let retain = match update.retain {
             None => None,
             Some(retain) => Some((self.rows_at(retain.rows)?, retain)),
@@ -310,19 +321,23 @@ impl Backend for CpuBackend {
                 update::em_update(&self.circuit, theta, &Update { retain, flows, gain, smoothing });
             });
         });
+        self.note_update(begun);
         Ok(())
     }
 
     fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()> {
+        let begun = Instant::now();
         self.circuit.require_weights_only()?;
         let (flows, rows) = (self.flows_at(flows)?, self.rows_at(top_down)?);
         self.settle();
         let flows = &mut self.flows[flows];
         self.pool.install(|| update::gradient(&self.circuit, &self.theta, flows, gain, &self.rows[rows]));
+        self.note_update(begun);
         Ok(())
     }
 
     fn adam_update(&mut self, gradient: FlowsId, first: FlowsId, second: FlowsId, step: &AdamStep) -> Result<()> {
+        let begun = Instant::now();
         let at = self.gradient_buffers([gradient, first, second])?;
         self.settle();
         self.is_packed = false;
@@ -335,23 +350,28 @@ impl Backend for CpuBackend {
         for (at, buffer) in at.into_iter().zip([gradient, first, second]) {
             self.flows[at] = buffer;
         }
+        self.note_update(begun);
         Ok(())
     }
 
     fn ascend(&mut self, gradient: FlowsId, rate: f64) -> Result<()> {
+        let begun = Instant::now();
         let [gradient] = self.gradient_buffers([gradient])?;
         self.settle();
         self.is_packed = false;
         if let FlowBuffer::Single(gradient) = &self.flows[gradient] {
             self.pool.install(|| update::ascend(&mut self.theta, gradient, rate));
         }
+        self.note_update(begun);
         Ok(())
     }
 
     fn renormalize(&mut self) -> Result<()> {
+        let begun = Instant::now();
         self.settle();
         self.is_packed = false;
         self.on_a_worker(|backend| renormalize::renormalize(&backend.circuit, &mut backend.theta));
+        self.note_update(begun);
         Ok(())
     }
 
@@ -366,6 +386,7 @@ impl Backend for CpuBackend {
     }
 
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()> {
+        let begun = Instant::now();
         let flows = self.flows_at(flows)?;
         self.settle();
         match &mut self.flows[flows] {
@@ -374,6 +395,7 @@ impl Backend for CpuBackend {
             FlowBuffer::Single(values) => self.pool.install(|| values.par_iter_mut().for_each(|x| *x *= factor as f32)),
             FlowBuffer::Double(values) => self.pool.install(|| values.par_iter_mut().for_each(|x| *x *= factor)),
         }
+        self.note_update(begun);
         Ok(())
     }
 
@@ -381,6 +403,7 @@ impl Backend for CpuBackend {
         if flows == into {
             return self.scale(flows, 1.0 + gain);
         }
+        let begun = Instant::now();
         let (flows, into) = (self.flows_at(flows)?, self.flows_at(into)?);
         self.settle();
         let mut target = std::mem::take(&mut self.flows[into]);
@@ -388,14 +411,17 @@ impl Backend for CpuBackend {
             target.slice().add(0, source.iter().map(|s| gain * update::Count::to_f64(*s)));
         });
         self.flows[into] = target;
+        self.note_update(begun);
         Ok(())
     }
 
     fn blend_rows(&mut self, into: RowsId, keep: f64, rows: RowsId, gain: f64) -> Result<()> {
+        let begun = Instant::now();
         let (into, rows) = (self.rows_at(into)?, self.rows_at(rows)?);
         for i in 0..self.rows[into].len() {
             self.rows[into][i] = keep * self.rows[into][i] + gain * self.rows[rows][i];
         }
+        self.note_update(begun);
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::PoisonError;
+use std::time::Instant;
 
 use rayon::prelude::*;
 
@@ -39,10 +40,12 @@ impl CpuBackend {
         self.settle();
         // What is reported of a model is never rounded, however it was trained.
         let arithmetic = Arithmetic::new(self.isa, Precision::F32);
+        let mut begun = Instant::now();
         self.pack_weights(arithmetic);
         let mut out = Vec::with_capacity(batch.num_rows());
         for rows in tiles(batch.num_rows(), self.micro_batch) {
             self.prepare_chunks(batch, rows, false, false);
+            self.phases.prepare += begun.elapsed().as_secs_f64();
             let (mut theta, chunks) = (std::mem::take(&mut self.theta), std::mem::take(&mut self.chunks));
             let engine = self.engine(arithmetic, &mut theta, batch, 0);
             engine.forward(&chunks);
@@ -59,6 +62,7 @@ impl CpuBackend {
             out.extend(chunks.iter().flat_map(|chunk| lock(chunk).log_likelihoods[..chunk.rows.len()].to_vec()));
             (self.theta, self.chunks) = (theta, chunks);
             self.note_time();
+            begun = Instant::now();
         }
         out
     }
@@ -108,6 +112,7 @@ impl CpuBackend {
     /// in log space, which reads all parameters, nor where a value of a large table is missing, which touches all of it.
     fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> bool {
         let marginal = micro.update.is_some_and(|(step, _)| step.source == RetainSource::TopDown);
+        let begun = Instant::now();
         self.pack_weights(self.training);
         let lanes = self.prepare_chunks(batch, micro.rows.clone(), true, marginal);
         let mut theta = std::mem::take(&mut self.theta);
@@ -125,8 +130,10 @@ impl CpuBackend {
         };
         // Rows of large tables that this batch touches must be up to date before they are read.
         let mut touched = Vec::new();
+        let mut prepared = begun.elapsed();
         if let (Some(_), Target::Single(flows)) = (micro.update, shared_target) {
             touched.extend(lazy.iter().map(|table| SortedRows::of_table(engine.pass, &chunks, table.param)));
+            prepared = begun.elapsed();
             for (table, touched) in lazy.iter_mut().zip(&touched) {
                 catch_up(engine, flows, table, touched);
             }
@@ -178,6 +185,7 @@ impl CpuBackend {
         }
         self.chunks = chunks;
         self.is_packed &= !is_fused;
+        self.phases.prepare += prepared.as_secs_f64();
         self.note_time();
         is_fused
     }

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::testing::{contender, run, section};
 use super::*;
+use crate::compare::findings::Trial;
 
 fn points(values: &[Option<f64>]) -> Vec<Point> {
     run(1, values).points
@@ -214,4 +215,19 @@ fn what_is_still_to_come_is_said() {
     let section = section(vec![a, b]);
     assert_eq!(notes(&section), ["The comparison is not over: b has 1 of 2 runs."]);
     assert!(verdict(&section)[0].starts_with("So far"), "{:?}", verdict(&section));
+}
+
+#[test]
+fn the_verdict_says_whose_options_were_searched() {
+    let of = |name: &str, trials: usize| Contender {
+        name: name.into(),
+        optimizer: "adam".into(),
+        trials: vec![Trial::default(); trials],
+        ..Contender::default()
+    };
+    let told = |contenders: Vec<Contender>| verdict(&section(contenders)).pop();
+    let some = told(vec![of("a", 3), of("b", 0), of("c", 1)]).unwrap();
+    assert!(some.contains("searched for a (3 trials), c (1 trial)") && some.ends_with("for b."), "{some}");
+    assert!(told(vec![of("a", 2), of("b", 2)]).unwrap().contains("every contender"));
+    assert_eq!(told(vec![of("a", 0), of("b", 0)]), None);
 }

@@ -19,7 +19,28 @@ pub fn verdict(section: &Section) -> Vec<String> {
         let whole = section.contenders.iter().find(|other| one.ablates.as_ref() == Some(&other.name));
         sentences.extend(whole.and_then(|whole| ablation(whole, one, decimals)));
     }
+    sentences.extend(tuning(section));
     sentences
+}
+
+/// Whose options were searched and whose were not: who was tuned has an advantage that the optimizer does not explain.
+fn tuning(section: &Section) -> Option<String> {
+    let (tuned, others): (Vec<&Contender>, Vec<&Contender>) =
+        section.contenders.iter().partition(|contender| !contender.trials.is_empty());
+    if tuned.is_empty() {
+        return None;
+    }
+    let tuned: Vec<String> =
+        tuned.iter().map(|c| format!("{} ({})", c.name, plural(c.trials.len() as f64, "trial"))).collect();
+    let others: Vec<&str> = others.iter().map(|contender| contender.name.as_str()).collect();
+    Some(match others.is_empty() {
+        true => format!("The options of every contender were searched: {}.", tuned.join(", ")),
+        false => format!(
+            "Options were searched for {}; not searched, but taken from the file or the defaults, for {}.",
+            tuned.join(", "),
+            others.join(", ")
+        ),
+    })
 }
 
 /// What a reader of means must know: runs that are missing, that failed, that have no value.
@@ -49,7 +70,7 @@ pub fn notes(section: &Section) -> Vec<String> {
         let missing = |p: &&Point| is_learned(p) && value(p).is_none();
         let gaps: usize = ended(contender).map(|run| run.points.iter().filter(missing).count()).sum();
         if gaps > 0 && mean_curve(contender).iter().any(|p| p.epoch > 0.0 && p.valid.is_some()) {
-            notes.push(format!("{name}: {gaps} of its held-out values are no numbers; its line has gaps there."));
+            notes.push(format!("{name}: {gaps} of its held-out values are not numbers; its line has gaps there."));
         }
         if let Some(whole) = contender.ablates.as_ref().filter(|w| section.contenders.iter().all(|c| c.name != **w)) {
             notes.push(format!("{name} leaves something out of {whole}, which is not among the contenders."));
@@ -59,7 +80,7 @@ pub fn notes(section: &Section) -> Vec<String> {
     machines.sort_unstable();
     machines.dedup();
     if machines.len() > 1 {
-        let why = "so seconds and rows a second of one contender cannot be held against another's";
+        let why = "so seconds and rows per second of one contender cannot be held against another's";
         notes.push(format!("Runs were learned on different machines, {why}."));
     }
     notes

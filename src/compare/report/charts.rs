@@ -163,7 +163,7 @@ fn plot(area: &Area<'_>, lines: &[Line], view: &View, axis: Axis) -> Result<()> 
         .x_label_formatter(&|x| tick(*x, x_step))
         .y_label_formatter(&|y| tick(*y, y_step))
         .x_desc(axis.label())
-        .y_desc("held-out log-likelihood, nats a row")
+        .y_desc("held-out log-likelihood, nats per row")
         .draw()
         .map_err(failed)?;
     for line in lines.iter().filter(|line| line.is_mean) {
@@ -294,5 +294,5 @@ impl Ranged for Ticked {
 }
 
 pub(super) fn failed(error: impl std::fmt::Display) -> Error {
-    Error::state(format!("a chart cannot be drawn: {error}"))
+    Error::internal(format!("a chart cannot be drawn: {error}"))
 }

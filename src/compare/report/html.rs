@@ -87,7 +87,7 @@ pub fn facts(section: &Section) -> [(&'static str, String); 7] {
         ("circuit", section.circuit.clone()),
         ("parameters", count(section.parameters)),
         ("variables", count(section.num_vars)),
-        ("rows an epoch", count(section.rows)),
+        ("rows per epoch", count(section.rows)),
         ("held-out rows", count(section.valid_rows)),
         ("epochs", count(section.epochs)),
     ]

@@ -29,7 +29,7 @@ pub fn results(section: &Section) -> Table {
         let is_fastest = s.rows_per_second.map(|spread| spread.mean) == rate;
         vec![
             Cell::words(&s.contender.name),
-            Cell::words(optimizer(&s.contender.optimizer)).below(settings(&s.contender.settings)),
+            Cell::words(optimizer(&s.contender.optimizer)).below(options(s.contender)),
             runs(s, wanted(section, s.contender)),
             likelihood(s.best, best),
             s.best_epoch.map_or_else(Cell::none, |epoch| Cell::number(fixed(epoch.mean, epoch_decimals))),
@@ -54,7 +54,7 @@ pub fn results(section: &Section) -> Table {
     Table {
         title: "Results".into(),
         caption: format!(
-            "{deviation}Log-likelihoods in nats a row, the highest of each column among those with the most runs in bold. Test: under the parameters that \
+            "{deviation}Log-likelihoods in nats per row, the highest of each column among those with the most runs in bold. Test: under the parameters that \
              were best on the held-out rows. Seconds of learning, without validation."
         ),
         heads: vec![
@@ -215,6 +215,19 @@ pub fn optimizer(name: &str) -> String {
 }
 
 /// Options without the name of the table that nearly all are of, each in one piece.
+/// What a contender ran with, and whether somebody looked for it.
+fn options(contender: &Contender) -> String {
+    let searched = match contender.trials.len() {
+        0 => "not searched".to_string(),
+        1 => "searched in 1 trial".to_string(),
+        trials => format!("searched in {trials} trials"),
+    };
+    match settings(&contender.settings) {
+        none if none.is_empty() => searched,
+        settings => format!("{settings}; {searched}"),
+    }
+}
+
 fn settings(settings: &[Setting]) -> String {
     let shown = |s: &Setting| format!("{}\u{a0}=\u{a0}{}", s.key.strip_prefix("learn.").unwrap_or(&s.key), s.value);
     settings.iter().map(shown).collect::<Vec<_>>().join(", ")

@@ -22,9 +22,11 @@ pub struct View {
     pub outside: Vec<(String, f64)>,
 }
 
+/// A range of all values is cut if it is more than so many times that of the later ones.
+const CLIFF: f64 = 2.5;
 /// How far a contender's early values may lie below the highest, in medians over contenders, before it counts as stuck.
 const STUCK: f64 = 4.0;
-/// How much of a range may be added for all of it to be shown, or for a reference.
+/// How much of a range may be added for a reference.
 const NEAR: f64 = 0.35;
 
 /// Looks at all lines; `None` if none has a value, or values that no axis has room for.
@@ -37,7 +39,7 @@ pub fn view(lines: &[Line], references: &[Reference]) -> Option<View> {
     let median = gaps.get(gaps.len() / 2).copied().unwrap_or(0.0);
     let widest = gaps.into_iter().filter(|gap| *gap <= STUCK * median).fold(0.0, f64::max);
     let mut low = highest - 1.25 * widest;
-    if widest <= 0.0 || lowest >= low - NEAR * widest {
+    if widest <= 0.0 || highest - lowest <= CLIFF * widest {
         low = lowest;
     }
     let (mut low, mut high) = if low < highest { (low, highest) } else { (highest - 1.0, highest + 1.0) };
@@ -63,11 +65,14 @@ fn values(line: &Line) -> Vec<f64> {
     means.chain(line.failed.iter().flatten().filter_map(value)).collect()
 }
 
-/// What is above the lowest fifth of a contender's mean values: where it has left the cliff. Only of runs that went well.
+/// What is above the lowest tenth of a contender's later mean values, those after the first quarter and after the start: where it
+/// has left the cliff, however short its curve is. Only of runs that went well.
 fn early(line: &Line) -> Option<f64> {
-    let mut means: Vec<f64> = line.points.iter().filter_map(|p| p.valid).map(|band| band.mean).collect();
-    means.sort_by(f64::total_cmp);
-    means.get(means.len() / 5).copied()
+    let means: Vec<f64> = line.points.iter().filter_map(|p| p.valid).map(|band| band.mean).collect();
+    let first = means.len().div_ceil(4).min(means.len().saturating_sub(1));
+    let mut later = means[first..].to_vec();
+    later.sort_by(f64::total_cmp);
+    later.get(later.len() / 10).copied()
 }
 
 /// Round numbers within a range, about `most` at most: multiples of 1, 2 or 5 times a power of ten, or of 25, 250, ….
@@ -158,6 +163,12 @@ mod tests {
         let view = view(&[good.clone(), good, slow, stuck], &[]).unwrap();
         assert!(view.is_clipped && view.low > -950.0 && view.low < -840.0, "{view:?}");
         assert!(view.high > -660.0 && view.high < -640.0, "{view:?}");
+    }
+
+    #[test]
+    fn the_start_of_a_short_curve_does_not_flatten_the_rest() {
+        let view = view(&[line(&[-70.0, -12.0, -11.0, -10.5]), line(&[-70.0, -13.0, -12.5, -12.0])], &[]).unwrap();
+        assert!(view.is_clipped && view.low > -16.0 && view.low < -13.0, "{view:?}");
     }
 
     #[test]

@@ -85,7 +85,7 @@ impl Run<'_> {
 
     async fn finish_writing(&mut self) -> Result<()> {
         let Some(Writing { task, begun }) = self.writing.take() else { return Ok(()) };
-        let path = task.await.unwrap_or_else(|e| Err(Error::state(format!("writing a checkpoint: {e}"))))?;
+        let path = task.await.unwrap_or_else(|e| Err(Error::internal(format!("writing a checkpoint: {e}"))))?;
         gauge!(telemetry::CHECKPOINT_SECONDS).set(begun.elapsed().as_secs_f64());
         if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
             gauge!(telemetry::CHECKPOINT_TIME).set(now.as_secs_f64());

@@ -43,7 +43,7 @@ impl Document {
         let mut document = Self::new(name);
         let line =
             |offset: usize| 1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|&&b| b == b'\n').count();
-        let refuse = |offset: usize, why: &str| Error::format(format!("{name}:{}: {why}", line(offset)));
+        let refuse = |offset: usize, why: &str| Error::option(format!("{name}:{}: {why}", line(offset)));
         let table = DeTable::parse(text).map_err(|e| {
             let why = e.message().replace('\n', "; ");
             refuse(e.span().map_or(0, |span| span.start), &why)
@@ -143,8 +143,8 @@ impl Document {
 
 /// Reads one TOML value: `0.5`, `"text"`, `[1, 2]`, `{ schedule = "constant", step = 0.1 }`.
 pub(crate) fn parse_value(text: &str) -> Result<Value> {
-    let value = DeValue::parse(text).map_err(|e| Error::format(e.message().replace('\n', "; ")))?;
-    convert(value.get_ref(), 0, "", &mut |_, _| ()).map_err(|(_, why)| Error::format(why))
+    let value = DeValue::parse(text).map_err(|e| Error::option(e.message().replace('\n', "; ")))?;
+    convert(value.get_ref(), 0, "", &mut |_, _| ()).map_err(|(_, why)| Error::option(why))
 }
 
 /// Writes one TOML value in a line, as [`parse_value`] reads it.
@@ -162,7 +162,7 @@ pub(crate) fn inline(value: &Value) -> String {
 
 /// Writes TOML, keys in the order of the fields.
 pub(crate) fn write<T: Serialize>(value: &T) -> Result<String> {
-    toml::to_string(value).map_err(|e| Error::format(format!("the pipeline cannot be written as TOML: {e}")))
+    toml::to_string(value).map_err(|e| Error::internal(format!("the pipeline cannot be written as TOML: {e}")))
 }
 
 /// What a value is, for messages.

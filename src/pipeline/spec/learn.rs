@@ -74,7 +74,7 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
         if is_option_of_any(key) {
             let owners = OPTIMIZERS.into_iter().filter(|name| default_options(name).contains_key(key));
             let why = format!("{optimizer} has no such option, it belongs to {}", list(owners));
-            return Err(Error::format(format!(
+            return Err(Error::option(format!(
                 "{}: {why}; it knows {}",
                 learn.at(key),
                 list(known[1..].iter().copied())
@@ -90,7 +90,7 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
         }
     }
     let optimizer: OptimizerSpec = serde_json::from_value(Value::Object(options))
-        .map_err(|e| Error::format(format!("{}: {e}", document.place("learn"))))?;
+        .map_err(|e| Error::option(format!("{}: {e}", document.place("learn"))))?;
     check_ranges(&optimizer).map_err(|e| at_its_key(document, learn, &e))?;
 
     let (epochs, batches) = (learn.whole("epochs", 1)?, learn.whole("batches", 1)?);

@@ -26,7 +26,7 @@ impl<'a> Section<'a> {
         match document.get(path) {
             None => Ok(Self { document, path, table: None }),
             Some(Value::Object(table)) => Ok(Self { document, path, table: Some(table) }),
-            Some(value) => Err(Error::format(format!(
+            Some(value) => Err(Error::option(format!(
                 "{}: {path} = {value}: is {}, expected a section [{path}]",
                 document.place(path),
                 describe(value)
@@ -42,7 +42,7 @@ impl<'a> Section<'a> {
                     Some(section) => format!("did you mean `{section}.{key}`?"),
                     None => hint(key, known.iter().copied()),
                 };
-                return Err(Error::format(format!("{}: unknown key; {hint}", self.at(key))));
+                return Err(Error::option(format!("{}: unknown key; {hint}", self.at(key))));
             }
         }
         Ok(self)
@@ -84,7 +84,7 @@ impl<'a> Section<'a> {
 
     fn expected(&self, key: &str, what: &str) -> Error {
         let written = self.value(key).map_or(String::new(), ToString::to_string);
-        Error::format(format!("{} = {written}: expected {what}", self.at(key)))
+        Error::option(format!("{} = {written}: expected {what}", self.at(key)))
     }
 
     /// A text.
@@ -181,7 +181,7 @@ impl<'a> Section<'a> {
         let plain = |word: &str| word.replace('-', "_");
         match choices.iter().find(|(word, _)| plain(word) == plain(written)) {
             Some((_, choice)) => Ok(Some(*choice)),
-            None => Err(Error::format(format!("{} = {value}: unknown; {}", self.at(key), hint(written, words())))),
+            None => Err(Error::option(format!("{} = {value}: unknown; {}", self.at(key), hint(written, words())))),
         }
     }
 }

@@ -20,15 +20,12 @@ pub struct SourceSpec {
     /// What the files are; `None` for synthetic data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
-    /// The one column to read.
+    /// The one column to read; of JSON lines, the key of the text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
     /// The columns to read, one per variable; a name that ends in `*` is a prefix.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<String>,
-    /// The field of a JSON line that holds the text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
     /// How wide a token is in a flat token file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenWidth>,
@@ -95,6 +92,9 @@ pub const STANDARD_INPUT: &str = "-";
 /// Rows that are held out of synthetic data where nothing is said.
 pub const DEFAULT_HELD_OUT: u64 = 2048;
 
+/// What `column` was called for JSON lines; still read, never written.
+const FORMER_COLUMN: &str = "field";
+
 pub(super) const SOURCE_KEYS: [&str; 7] = ["files", "format", "column", "columns", "field", "tokens", "synthetic"];
 pub(super) const SYNTHETIC_KEYS: [&str; 7] = ["kind", "num_vars", "cats", "latents", "seed", "rows", "drift"];
 pub(super) const VALIDATE_KEYS: [&str; 9] =
@@ -119,7 +119,7 @@ impl Format {
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Parquet | Self::Arrow => &["column", "columns"],
-            Self::Jsonl => &["field"],
+            Self::Jsonl => &["column", FORMER_COLUMN],
             Self::Tokens => &["tokens"],
             Self::Npy => &[],
         }
@@ -180,28 +180,33 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     if let Some(key) = keys.filter(|key| !format.keys().contains(key)).find(|key| section.has(key)) {
         let known = match format.keys() {
             [] => "takes no key".to_string(),
-            keys => format!("takes {}", list(keys.iter().copied())),
+            keys => format!("takes {}", list(keys.iter().copied().filter(|key| *key != FORMER_COLUMN))),
         };
         return Err(section.refuse(key, format!("has no meaning for {} files, whose format {known}", format.name())));
     }
-    let (column, columns) = (section.text("column")?, section.texts("columns")?.unwrap_or_default());
+    let (mut column, columns) = (section.text("column")?, section.texts("columns")?.unwrap_or_default());
+    if let Some(former) = section.text(FORMER_COLUMN)? {
+        if column.is_some() {
+            return Err(section.refuse(FORMER_COLUMN, "is the former name of column; keep column alone"));
+        }
+        column = Some(former);
+    }
     if column.is_some() && !columns.is_empty() {
         return Err(section.refuse("columns", "has no meaning beside column; keep one of them"));
     }
     let inherited = inherited.filter(|source| source.format == Some(format));
     let said_here = column.is_some() || !columns.is_empty();
-    let field = section.text("field")?.or_else(|| inherited.and_then(|source| source.field.clone()));
     let widths = [("u16", TokenWidth::U16), ("u32", TokenWidth::U32)];
     let tokens = section.choice("tokens", &widths)?.or_else(|| inherited.and_then(|source| source.tokens));
+    let column = column.or_else(|| inherited.filter(|_| !said_here).and_then(|source| source.column.clone()));
     Ok(SourceSpec {
         files,
         format: Some(format),
-        column: column.or_else(|| inherited.filter(|_| !said_here).and_then(|source| source.column.clone())),
+        column: column.or((format == Format::Jsonl).then(|| "text".to_string())),
         columns: match inherited {
             Some(source) if !said_here => source.columns.clone(),
             _ => columns,
         },
-        field: field.or((format == Format::Jsonl).then(|| "text".to_string())),
         tokens: tokens.or((format == Format::Tokens).then_some(TokenWidth::U16)),
         synthetic: None,
     })
@@ -215,7 +220,9 @@ fn format_of_all(section: Section<'_>, files: &[String]) -> Result<Format> {
             let names = list(FORMATS.iter().map(|(name, _)| *name));
             return Err(section.refuse(
                 "files",
-                format!("`{file}` does not say what it is; there are {endings}, or say format = … ({names})"),
+                format!(
+                    "`{file}`: cannot tell the format from the name; there are {endings}, or say format = … ({names})"
+                ),
             ));
         };
         formats.push(format);
@@ -240,5 +247,5 @@ fn read_synthetic(document: &Document) -> Result<SyntheticSpec> {
         }
     }
     serde_json::from_value(Value::Object(spec))
-        .map_err(|e| Error::format(format!("{}: source.synthetic: {e}", document.place("source.synthetic"))))
+        .map_err(|e| Error::option(format!("{}: source.synthetic: {e}", document.place("source.synthetic"))))
 }

@@ -88,15 +88,15 @@ fn wrong_types_and_ranges_say_what_was_expected() {
     for (text, words, kind) in [
         ("[batch]\nrows = 0", "p.toml:4: batch.rows = 0: must be at least 1", ErrorKind::Option),
         ("[batch]\nrows = -1", "batch.rows = -1: must be at least 1", ErrorKind::Option),
-        ("[batch]\nrows = 1.5", "batch.rows = 1.5: expected a whole number", ErrorKind::Format),
-        ("[batch]\nrows = \"many\"", "batch.rows = \"many\": expected a whole number", ErrorKind::Format),
-        ("[batch]\nshuffle = 1", "batch.shuffle = 1: expected true or false", ErrorKind::Format),
-        ("[batch]\nshuffle_window = \"a lot\"", "expected a size such as \"256MiB\"", ErrorKind::Format),
+        ("[batch]\nrows = 1.5", "batch.rows = 1.5: expected a whole number", ErrorKind::Option),
+        ("[batch]\nrows = \"many\"", "batch.rows = \"many\": expected a whole number", ErrorKind::Option),
+        ("[batch]\nshuffle = 1", "batch.shuffle = 1: expected true or false", ErrorKind::Option),
+        ("[batch]\nshuffle_window = \"a lot\"", "expected a size such as \"256MiB\"", ErrorKind::Option),
         ("[pipeline]\nmemory = \"5B\"", "pipeline.memory = \"5B\": must be at least 1048576 bytes", ErrorKind::Option),
         ("[pipeline]\nmax_bad_fraction = 2", "must be in [0, 1]", ErrorKind::Option),
         ("[learn]\nstep = 1.4", "p.toml:4: learn.step = 1.4: must be in (0, 1]", ErrorKind::Option),
         ("[learn]\nmomentum = 1.0", "learn.momentum = 1: must be in [0, 1)", ErrorKind::Option),
-        ("[learn]\nmomentum = \"much\"", "learn.momentum = \"much\": expected a number", ErrorKind::Format),
+        ("[learn]\nmomentum = \"much\"", "learn.momentum = \"much\": expected a number", ErrorKind::Option),
         ("[learn]\nbatches_per_update = 0", "learn.batches_per_update = 0: must be at least 1", ErrorKind::Option),
         ("[learn]\nsmoothing = -1", "learn.smoothing = -1: must be a number, 0 or more", ErrorKind::Option),
         ("[learn]\nsmoothing = {}", "needs one of relative and absolute", ErrorKind::Option),
@@ -151,7 +151,7 @@ fn wrong_types_and_ranges_say_what_was_expected() {
             "components = 2: has no meaning for model = \"pd\"",
             ErrorKind::Option,
         ),
-        ("[decode]\npatch = 4\nsize = [1]", "expected a list of 2 whole numbers", ErrorKind::Format),
+        ("[decode]\npatch = 4\nsize = [1]", "expected a list of 2 whole numbers", ErrorKind::Option),
         ("[decode]\nvocab = 5000000000", "must be at most 4294967295", ErrorKind::Option),
         ("[validate]\nrows = 3", "validate.files: is missing", ErrorKind::Option),
     ] {
@@ -185,10 +185,10 @@ fn files_say_what_they_are_or_are_refused() {
     }
     let (bin, jsonl) = (parse("[source]\nfiles = \"a.bin\"").unwrap(), parse("[source]\nfiles = \"a.jsonl\"").unwrap());
     assert_eq!((bin.source.tokens, bin.decode.kind), (Some(TokenWidth::U16), Some(DecodeKind::Tokens)));
-    assert_eq!((jsonl.source.field.as_deref(), jsonl.decode.kind), (Some("text"), Some(DecodeKind::Text)));
+    assert_eq!((jsonl.source.column.as_deref(), jsonl.decode.kind), (Some("text"), Some(DecodeKind::Text)));
     for (files, words) in [
         ("[]", "must name at least one"),
-        ("\"a.dat\"", "does not say what it is; there are .parquet"),
+        ("\"a.dat\"", "cannot tell the format from the name; there are .parquet"),
         ("[\"a.bin\", \"a.npy\"]", "are of two formats, tokens and npy"),
         ("[\"-\", \"-\"]", "write files = \"-\" alone"),
         ("3", "expected a text in quotes, or a list of them"),
@@ -211,10 +211,34 @@ fn what_is_held_out_is_read_as_the_training_files_are() {
     assert_eq!((own.source.column, own.source.columns), (None, vec!["x*".to_string()]));
     assert_eq!((own.every_epochs, own.every_batches), (None, Some(5)));
     let other = parse(&text.replace("b.parquet", "b.jsonl")).unwrap().validate.unwrap();
-    assert_eq!((other.source.column, other.source.field.as_deref()), (None, Some("text")));
+    assert_eq!(
+        other.source.column.as_deref(),
+        Some("text"),
+        "the usual one of JSON lines, not that of the Parquet files"
+    );
     let made = parse("[source.synthetic]\n[validate]").unwrap();
     assert_eq!(made.validate.unwrap().rows, Some(DEFAULT_HELD_OUT));
     assert_eq!(made.decode.kind, Some(DecodeKind::Rows));
+}
+
+#[test]
+fn the_former_name_of_a_column_of_json_lines_is_still_read() {
+    let text = "[source]\nfiles = \"a.jsonl\"\n[validate]\nfiles = \"b.jsonl\"";
+    for key in ["field", "column"] {
+        let spec = parse(&text.replace("a.jsonl\"", &format!("a.jsonl\"\n{key} = \"body\""))).unwrap();
+        assert_eq!(spec.source.column.as_deref(), Some("body"), "{key}");
+        assert_eq!(spec.validate.as_ref().unwrap().source.column.as_deref(), Some("body"), "{key}");
+        let resolved = spec.to_toml().unwrap();
+        assert!(resolved.contains("column = \"body\"") && !resolved.contains("field"), "{resolved}");
+    }
+    for (files, words) in [
+        ("\"a.jsonl\"\nfield = \"x\"\ncolumn = \"y\"", "source.field = \"x\": is the former name of column"),
+        ("\"a.parquet\"\nfield = \"x\"", "has no meaning for parquet files, whose format takes column and columns"),
+        ("\"a.jsonl\"\ncolumns = [\"x\"]", "has no meaning for jsonl files, whose format takes column"),
+    ] {
+        let error = parse(&format!("[source]\nfiles = {files}")).unwrap_err().to_string();
+        assert!(error.contains(words), "{files}: {error}");
+    }
 }
 
 #[test]

@@ -1,0 +1,140 @@
+//! Rows as lines of values for other programs: CSV, JSON, or one JSON object per line.
+//!
+//! `sample` and `inpaint` name things alike: `row` is the number of the row from 0, `line` says which line of the row it is where
+//! there are several (`original`, `kept`, or the number of a completion from 1), and `x0`, `x1`, … are the variables. In JSON the variables are the list
+//! `values`, and `text` is what tokens say. A missing value is an empty cell, or null.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::sink::Sink;
+use super::view::categories_of;
+use crate::data::{Batch, Column};
+use crate::decode::text::TextDecoder;
+use crate::error::Result;
+
+/// How values are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// A header, then a line for each row.
+    Csv,
+    /// One list of objects.
+    Json,
+    /// An object per line.
+    Jsonl,
+}
+
+/// Takes rows.
+pub(super) struct RowLines<'a> {
+    sink: Sink,
+    layout: Layout,
+    text: Option<&'a TextDecoder>,
+    is_first: bool,
+}
+
+impl<'a> RowLines<'a> {
+    /// Begins to write rows of `num_vars` variables. `has_lines` if every row comes with the name of its line.
+    pub fn open(
+        out: Option<&Path>,
+        layout: Layout,
+        text: Option<&'a TextDecoder>,
+        num_vars: usize,
+        has_lines: bool,
+    ) -> Result<Self> {
+        let mut sink = Sink::open(out)?;
+        if layout == Layout::Csv {
+            let line = if has_lines { ",line" } else { "" };
+            let names: String = (0..num_vars).map(|var| format!(",x{var}")).collect();
+            sink.line(&format!("row{line}{names}"))?;
+        }
+        Ok(Self { sink, layout, text, is_first: true })
+    }
+
+    /// Writes row `at` of `batch` under the number `row`; `false` if nobody reads on.
+    pub fn push(&mut self, row: u64, line: Option<&str>, batch: &Batch, at: usize) -> Result<bool> {
+        let is_first = std::mem::take(&mut self.is_first);
+        match self.layout {
+            Layout::Csv => {
+                let line = line.map_or(String::new(), |line| format!(",{line}"));
+                let values = cells(batch, at).map(Option::unwrap_or_default).collect::<Vec<_>>().join(",");
+                self.sink.line(&format!("{row}{line},{values}"))
+            }
+            Layout::Jsonl => {
+                let object = self.object(row, line, batch, at)?;
+                self.sink.line(&object)
+            }
+            // The comma is before all but the first: whichever is the last needs no notice.
+            Layout::Json => {
+                let before = if is_first { "[" } else { "," };
+                let object = self.object(row, line, batch, at)?;
+                self.sink.line(&format!("{before}{object}"))
+            }
+        }
+    }
+
+    /// Writes what is left.
+    pub fn finish(mut self) -> Result<()> {
+        if self.layout == Layout::Json {
+            self.sink.line(if self.is_first { "[]" } else { "]" })?;
+        }
+        self.sink.finish()
+    }
+
+    /// Written by hand: a real number keeps the few digits that give it back.
+    fn object(&self, row: u64, line: Option<&str>, batch: &Batch, at: usize) -> Result<String> {
+        let mut object = format!("{{\"row\":{row}");
+        if let Some(line) = line {
+            object += &format!(",\"line\":{}", Value::from(line));
+        }
+        let values = cells(batch, at).map(|cell| cell.unwrap_or_else(|| "null".into())).collect::<Vec<_>>().join(",");
+        object += &format!(",\"values\":[{values}]");
+        // Half a row is no text.
+        let is_whole = !(0..batch.num_vars()).any(|var| batch.is_missing(at, var));
+        if let Some(decoder) = self.text.filter(|_| is_whole) {
+            let text = decoder.decode_tokens(&categories_of(batch, at))?;
+            object += &format!(",\"text\":{}", Value::from(text));
+        }
+        Ok(object + "}")
+    }
+}
+
+/// The values of a row; `None` where one is missing.
+fn cells(batch: &Batch, row: usize) -> impl Iterator<Item = Option<String>> {
+    (0..batch.num_vars()).map(move |var| match batch.column(var) {
+        _ if batch.is_missing(row, var) => None,
+        Column::F32(values) => Some(values[row].to_string()),
+        column => Some(column.category(row).unwrap_or_default().to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(layout: Layout, rows: usize) -> String {
+        let columns = vec![Column::U8(vec![7, 1]), Column::F32(vec![0.1, -2.0]), Column::U32(vec![70_000, 0])];
+        let batch = Batch::from_columns(columns).unwrap().with_missing(|row, var| row == 1 && var == 1);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows");
+        let mut lines = RowLines::open(Some(&path), layout, None, 3, true).unwrap();
+        for row in 0..rows {
+            assert!(lines.push(row as u64, Some("kept"), &batch, row).unwrap());
+        }
+        lines.finish().unwrap();
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    #[test]
+    fn rows_are_lines_with_nothing_for_what_is_missing() {
+        assert_eq!(written(Layout::Csv, 2), "row,line,x0,x1,x2\n0,kept,7,0.1,70000\n1,kept,1,,0\n");
+        let objects = [
+            "{\"row\":0,\"line\":\"kept\",\"values\":[7,0.1,70000]}",
+            "{\"row\":1,\"line\":\"kept\",\"values\":[1,null,0]}",
+        ];
+        assert_eq!(written(Layout::Jsonl, 2), objects.map(|object| format!("{object}\n")).concat());
+        let list: Value = serde_json::from_str(&written(Layout::Json, 2)).unwrap();
+        assert_eq!(list, serde_json::from_str::<Value>(&format!("[{}]", objects.join(","))).unwrap());
+        assert_eq!(written(Layout::Json, 0), "[]\n");
+    }
+}
