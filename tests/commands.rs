@@ -1,4 +1,5 @@
-//! The commands around a run, as a user types them: train, check, eval, inspect, tokenize, completions.
+//! The commands around a run, as a user types them: train, check, eval, inspect, tokenize, keys, completions. Also a page
+//! of documentation that is about them: what it says is what the program does.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
@@ -195,4 +196,37 @@ fn every_shell_gets_its_completions() {
         let script = printed(folder.path(), &["completions", shell]);
         assert!(script.contains("tokenize") && script.contains("force-resume"), "{shell}");
     }
+}
+
+/// A page of the documentation.
+fn page(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)).unwrap()
+}
+
+#[test]
+fn the_reference_page_is_what_keys_prints() {
+    let folder = tempfile::tempdir().unwrap();
+    let (printed, page) = (printed(folder.path(), &["keys", "--markdown"]), page("REFERENCE.md"));
+    let differ = printed.lines().zip(page.lines()).find(|(printed, page)| printed != page);
+    let again = "cargo run -- keys --markdown > docs/REFERENCE.md";
+    assert!(printed == page, "docs/REFERENCE.md is out of date, make it again: {again}\n{differ:#?}");
+}
+
+#[test]
+fn keys_prints_one_key_a_section_or_the_nearest_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let all = printed(dir, &["keys"]);
+    for words in ["[source.synthetic]", "learn.step.horizon", "compare.search_epochs", "contender.NAME.like"] {
+        assert!(all.contains(words), "no `{words}`");
+    }
+    let key = printed(dir, &["keys", "pipeline.on_bad"]);
+    for words in ["one of \"fail\", \"skip\", \"quarantine\"", "default  \"fail\""] {
+        assert!(key.contains(words), "no `{words}` in:\n{key}");
+    }
+    assert!(key.lines().count() == 4, "{key}");
+    assert!(printed(dir, &["keys", "[batch]"]).contains("batch.shuffle_window"));
+    let (code, error) = refused(dir, &["keys", "learn.stpe"]);
+    let words = "learn.stpe: unknown key or section; did you mean `learn.step`?";
+    assert!(code == 2 && error.contains(words) && error.lines().count() == 1, "{code}: {error}");
 }

@@ -20,6 +20,7 @@ mod demo;
 mod eval;
 mod inpaint;
 mod inspect;
+mod keys;
 mod mask;
 mod model_path;
 mod output;
@@ -61,6 +62,7 @@ enum Command {
     Tokenize(tokenize::TokenizeArgs),
     Bench(Box<bench::BenchArgs>),
     Compare(Box<compare::CompareArgs>),
+    Keys(keys::KeysArgs),
     Completions(completions::CompletionsArgs),
     Demo(demo::DemoArgs),
 }
@@ -77,6 +79,7 @@ pub fn run() -> ExitCode {
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Keys(args) => keys::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Demo(args) => demo::run(&args).map_err(output::Failure::from),
     };
