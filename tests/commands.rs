@@ -1,10 +1,12 @@
-//! The commands around a run, as a user types them: train, check, eval, inspect, tokenize, completions.
+//! The commands around a run, as a user types them: train, check, eval, inspect, tokenize, keys, completions. Also two pages
+//! of documentation that are about them: what they say is what the program does.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
 use std::path::Path;
 use std::process::Output;
 
+use anemone::rng::Rng;
 use assert_cmd::Command;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -284,4 +286,178 @@ fn densities_have_nats_only_and_one_epoch_is_one_epoch() {
     assert!(printed(dir, &["train", "p.toml", "--epochs", "2"]).contains("bits per dimension"));
     assert!(printed(dir, &["eval", "runs/p"]).contains("perplexity"));
     assert!(std::fs::read_to_string(dir.join("runs/p/resolved.toml")).unwrap().contains("epochs = 2"));
+/// A page of the documentation.
+fn page(name: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)).unwrap()
+}
+
+#[test]
+fn the_reference_page_is_what_keys_prints() {
+    let folder = tempfile::tempdir().unwrap();
+    let (printed, page) = (printed(folder.path(), &["keys", "--markdown"]), page("REFERENCE.md"));
+    let differ = printed.lines().zip(page.lines()).find(|(printed, page)| printed != page);
+    let again = "cargo run -- keys --markdown > docs/REFERENCE.md";
+    assert!(printed == page, "docs/REFERENCE.md is out of date, make it again: {again}\n{differ:#?}");
+}
+
+#[test]
+fn keys_prints_one_key_a_section_or_the_nearest_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let all = printed(dir, &["keys"]);
+    for words in ["[source.synthetic]", "learn.step.horizon", "compare.search_epochs", "contender.NAME.like"] {
+        assert!(all.contains(words), "no `{words}`");
+    }
+    let key = printed(dir, &["keys", "pipeline.on_bad"]);
+    for words in ["one of \"fail\", \"skip\", \"quarantine\"", "default  \"fail\""] {
+        assert!(key.contains(words), "no `{words}` in:\n{key}");
+    }
+    assert!(key.lines().count() == 4, "{key}");
+    assert!(printed(dir, &["keys", "[batch]"]).contains("batch.shuffle_window"));
+    let (code, error) = refused(dir, &["keys", "learn.stpe"]);
+    let words = "learn.stpe: unknown key or section; did you mean `learn.step`?";
+    assert!(code == 2 && error.contains(words) && error.lines().count() == 1, "{code}: {error}");
+}
+
+/// Writes rows as a `.npy` file: categories as bytes, real numbers as singles.
+fn write_npy(path: &Path, descr: &str, (rows, vars): (usize, usize), bytes: &[u8]) {
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({rows}, {vars}), }}");
+    let length = (header.len() + 11).next_multiple_of(64) - 10;
+    header += &" ".repeat(length - 1 - header.len());
+    let head = [b"\x93NUMPY\x01\x00", &(length as u16).to_le_bytes()[..], header.as_bytes(), b"\n"].concat();
+    std::fs::write(path, [&head, bytes].concat()).unwrap();
+}
+
+/// A Python that has NumPy: the one that `ANEMONE_PYTHON` names, or the one on the path.
+fn python_with_numpy() -> Option<String> {
+    let named = std::env::var("ANEMONE_PYTHON").ok().filter(|name| !name.is_empty());
+    let program = named.unwrap_or_else(|| "python3".to_string());
+    let mut command = Command::new(&program);
+    let tried = command.args(["-c", "import numpy"]).timeout(std::time::Duration::from_secs(120)).output();
+    tried.is_ok_and(|output| output.status.success()).then_some(program)
+}
+
+/// Prints, for every pair of a folder and a file of rows, what the code on the page says.
+const DRIVER: &str = r#"
+import sys
+for folder, file in zip(sys.argv[1::2], sys.argv[2::2]):
+    rows = np.load(file)
+    found = {"mean": log_likelihoods(folder, rows).mean()}
+    if "tied" in folder:
+        found["hmm"] = hmm_log_likelihoods(folder, rows).mean()
+    if rows.dtype.kind == "u": # what is missing is summed out
+        hidden, filled = rows[:8].astype(float), []
+        hidden[:, 1] = np.nan
+        for category in range(4):
+            rows[:8, 1] = category
+            filled.append(np.exp(log_likelihoods(folder, rows[:8])))
+        found["marginal"] = np.abs(np.log(sum(filled)) - log_likelihoods(folder, hidden)).max()
+    print(json.dumps(found))
+"#;
+
+#[test]
+fn the_reader_on_the_page_agrees_with_eval() {
+    let Some(python) = python_with_numpy() else {
+        eprintln!("skipped: there is no python3 with NumPy (ANEMONE_PYTHON names another)");
+        return;
+    };
+    const VARS: usize = 8;
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let mut rng = Rng::new(5);
+    for (split, rows) in [("train", 400), ("held", 100)] {
+        let (mut cats, mut reals) = (Vec::new(), Vec::new());
+        for _ in 0..rows {
+            let mut category = rng.below(4);
+            for _ in 0..VARS {
+                category = (category + rng.below(2)) % 4;
+                cats.push(category as u8);
+                reals.extend((category as f32 - 1.5 + 0.3 * rng.normal() as f32).to_le_bytes());
+            }
+        }
+        write_npy(&dir.join(format!("{split}-cats.npy")), "|u1", (rows, VARS), &cats);
+        write_npy(&dir.join(format!("{split}-reals.npy")), "<f4", (rows, VARS), &reals);
+    }
+
+    // Every kind of node: groups, slices and maps come with the Monarch and the Poon–Domingos circuits.
+    let circuits = [
+        ("tied", "cats", "model = 'hmm'\nlatents = 4"),
+        ("free", "cats", "model = 'hmm'\nlatents = 4\ntying = 'inhomogeneous'"),
+        ("monarch", "cats", "model = 'monarch-hmm'\nlatents = 16"),
+        ("mixture", "cats", "model = 'hclt'\nlatents = 3\ncomponents = 2"),
+        ("pd", "cats", "model = 'pd'\nlatents = 4\nshape = [2, 4]\nmax_product_connections = 1\nblock_size = 2"),
+        ("rat", "cats", "model = 'rat-spn'\nlatents = 3\nrepetitions = 2"),
+        ("logistic", "cats", "model = 'hclt'\nlatents = 3\ninput = 'discrete-logistic'"),
+        ("gaussian", "reals", "model = 'hclt'\nlatents = 3"),
+    ];
+    let (mut expected, mut args, mut nodes) = (Vec::new(), Vec::new(), String::new());
+    for (name, data, circuit) in circuits {
+        let text = format!(
+            "[source]\nfiles = 'train-{data}.npy'\n[batch]\nrows = 100\n[circuit]\n{circuit}\n[learn]\nepochs = 3\n\
+             [validate]\nfiles = 'held-{data}.npy'\n"
+        );
+        std::fs::write(dir.join(format!("{name}.toml")), text).unwrap();
+        let lines = printed(dir, &["train", &format!("{name}.toml"), "--json"]);
+        let checkpoint = json(lines.lines().last().unwrap())["checkpoint"].as_str().unwrap().to_string();
+        let found = json(&printed(dir, &["eval", &checkpoint, "--json"]));
+        assert_eq!((&found["rows"], &found["impossible_rows"]), (&Value::from(100), &Value::from(0)), "{name}");
+        expected.push((name, found["mean_log_likelihood"].as_f64().unwrap()));
+        nodes += &std::fs::read_to_string(dir.join(&checkpoint).join("circuit.json")).unwrap();
+        args.extend([checkpoint, format!("held-{data}.npy")]);
+    }
+    for form in ["\"groups\"", "\"start\"", "\"map\"", "\"categorical\"", "\"gaussian\"", "\"discrete_logistic\""] {
+        assert!(nodes.contains(form), "no circuit has {form}");
+    }
+
+    let page = page("MODEL_FILE.md");
+    let blocks: Vec<&str> = page.split("```python\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    let [readers @ .., example] = blocks.as_slice() else { panic!("no code in the page") };
+    assert!(example.contains("log_likelihoods("), "the last block is the example:\n{example}");
+    std::fs::write(dir.join("reader.py"), readers.concat() + DRIVER).unwrap();
+    let mut command = Command::new(python);
+    command.current_dir(dir).arg("reader.py").args(&args).timeout(std::time::Duration::from_secs(120));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(out.lines().count(), expected.len(), "{out}");
+    for ((name, expected), line) in expected.into_iter().zip(out.lines()) {
+        let found = json(line);
+        // Single precision in the program, double in the page: a few units of the seventh digit of some ten nats.
+        let near = |key: &str, to: f64| (found[key].as_f64().unwrap() - to).abs() < 1e-5;
+        assert!(near("mean", expected), "{name}: {expected} and {found}");
+        assert!(name != "tied" || near("hmm", expected), "{name}: {expected} and {found}");
+        assert!(found.get("marginal").is_none() || near("marginal", 0.0), "{name}: {found}");
+    }
+}
+
+#[test]
+fn the_page_of_the_files_names_every_key_and_buffer_of_a_checkpoint() {
+    let folder = folder();
+    let dir = folder.path();
+    let page = page("MODEL_FILE.md");
+    let named = |name: &str| assert!(page.contains(&format!("`{name}`")), "docs/MODEL_FILE.md does not name `{name}`");
+    // A checkpoint in the middle of an update has everything there is.
+    for optimizer in ["anemone", "full_batch_em", "mini_batch_em", "stepwise_em", "adam", "sgd"] {
+        let set = format!("learn.optimizer={optimizer}");
+        let mut args = vec!["train", "p.toml", "--json", "--out", optimizer, "--set", &set, "--set", "learn.batches=5"];
+        if optimizer != "full_batch_em" {
+            args.extend(["--set", "learn.batches_per_update=2"]);
+        }
+        let lines = printed(dir, &args);
+        let checkpoint = json(lines.lines().last().unwrap())["checkpoint"].as_str().unwrap().to_string();
+        let file = json(&std::fs::read_to_string(dir.join(&checkpoint).join("checkpoint.json")).unwrap());
+        let body = &file["body"];
+        let cursor = &body["progress"]["cursor"];
+        for part in [&file, body, &body["identity"], &body["progress"], cursor, &body["extra"], &body["files"]] {
+            part.as_object()
+                .unwrap()
+                .keys()
+                .filter(|key| !["body", "sha256"].contains(&key.as_str()))
+                .for_each(|key| named(key));
+        }
+        let bytes = std::fs::read(dir.join(&checkpoint).join("optimizer.safetensors")).unwrap();
+        let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+        let header = json(std::str::from_utf8(&bytes[8..8 + length]).unwrap());
+        header.as_object().unwrap().keys().for_each(|name| named(name));
+    }
 }

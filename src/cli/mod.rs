@@ -21,6 +21,7 @@ mod demo;
 mod eval;
 mod inpaint;
 mod inspect;
+mod keys;
 mod mask;
 mod model_path;
 mod output;
@@ -65,6 +66,7 @@ enum Command {
     Tokenize(tokenize::TokenizeArgs),
     Bench(Box<bench::BenchArgs>),
     Compare(Box<compare::CompareArgs>),
+    Keys(keys::KeysArgs),
     Completions(completions::CompletionsArgs),
     Demo(demo::DemoArgs),
 }
@@ -81,6 +83,7 @@ pub fn run() -> ExitCode {
         Command::Tokenize(args) => tokenize::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Compare(args) => compare::run(&args),
+        Command::Keys(args) => keys::run(&args),
         Command::Completions(args) => completions::run(&args),
         Command::Demo(args) => demo::run(&args),
     };

@@ -40,6 +40,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::findings::{Reference, Setting};
+use super::keys;
 use crate::error::{Error, Result};
 use crate::pipeline::overrides::{Change, apply_changes};
 use crate::pipeline::spec::{Document, PipelineSpec, Section, inline, load_document};
@@ -104,8 +105,6 @@ pub struct Overrides {
     pub seeds: Vec<u64>,
 }
 
-const KEYS: [&str; 8] = ["title", "about", "pipeline", "epochs", "search_epochs", "seeds", "thresholds", "test"];
-
 impl ComparisonSpec {
     /// Reads a comparison and its pipeline.
     pub fn load(path: &Path, overrides: &Overrides) -> Result<Self> {
@@ -114,7 +113,7 @@ impl ComparisonSpec {
         if name.is_empty() {
             return Err(Error::option(format!("{}: the name of the file needs a letter or a digit", path.display())));
         }
-        let compare = Section::open(&document, "compare")?.only(&KEYS, |_| None)?;
+        let compare = Section::open(&document, "compare")?.only(keys::COMPARE.keys, |_| None)?;
         let Some(pipeline) = compare.text("pipeline")? else {
             return Err(
                 compare.refuse("pipeline", "is missing: the pipeline file that everybody learns, beside this one")
@@ -359,8 +358,10 @@ fn contenders(document: &Document, seeds: &[u64]) -> Result<Vec<ContenderSpec>> 
                 seeds.iter().copied().filter(|seed| own.contains(&Some(*seed))).collect()
             }
         };
-        own.remove(&format!("{path}.like"));
-        own.remove(&format!("{path}.seeds"));
+        // What is left has a dot, and is the pipeline's.
+        keys::CONTENDER.keys.iter().filter(|key| !key.name.contains('.')).for_each(|key| {
+            own.remove(&format!("{path}.{}", key.name));
+        });
         let shared = |path: &str| {
             let allowed = path.starts_with("learn.") || path == "batch.rows";
             let limits = ["learn.epochs", "learn.batches", "learn.seconds"];
@@ -384,7 +385,7 @@ fn references(document: &Document) -> Result<Vec<Reference>> {
             return Err(Error::option(format!("{place}: reference {name:?}: a name has no dot")));
         }
         let path = format!("reference.{name}");
-        let section = Section::open(document, &path)?.only(&["valid", "test"], |_| None)?;
+        let section = Section::open(document, &path)?.only(keys::REFERENCE.keys, |_| None)?;
         let finite = |key| section.number(key, f64::is_finite, "a number");
         references.push(Reference { valid: finite("valid")?, test: finite("test")?, name });
     }
@@ -414,6 +415,7 @@ pub(super) fn slug(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::spec::Unset;
 
     const PIPELINE: &str = "[source.synthetic]\nkind = \"hmm\"\nnum_vars = 4\ncats = 3\nlatents = 2\nrows = 32\n\
         [circuit]\nlatents = 2\n[learn]\nstep = 0.3\nsmoothing = 1e-4\nepochs = 7\n[validate]\nrows = 16\n";
@@ -456,6 +458,28 @@ mod tests {
         assert_eq!((&spec.contenders[0].seeds[..], &spec.contenders[2].seeds[..]), (&[3, 4][..], &[4][..]));
         // Full-batch EM has no step; the pipeline's is left out.
         assert!(spec.pipeline(&spec.trials(&spec.contenders[2]).unwrap()[0], 3, 5).is_ok());
+    }
+
+    #[test]
+    fn what_is_left_out_is_as_documented() {
+        let least = "[compare]\npipeline = \"p.toml\"\nepochs = 5\n[contender.em]\n";
+        let spec = load(least, &Overrides::default()).unwrap();
+        let documented = |name: &str| match keys::COMPARE.key(name).unwrap().unset {
+            Unset::Value(value) => value,
+            _ => panic!("{name} has no value"),
+        };
+        assert_eq!(format!("{:?}", spec.seeds), documented("seeds"));
+        assert_eq!((spec.title.as_str(), spec.about.as_str(), spec.search_epochs), ("my-file", "", spec.epochs));
+        assert!(spec.thresholds.is_empty() && spec.test.is_empty() && spec.references.is_empty());
+        assert_eq!((&spec.contenders[0].seeds, &spec.contenders[0].like), (&spec.seeds, &None));
+        for required in ["pipeline = \"p.toml\"\n", "epochs = 5\n"] {
+            let error = load(&least.replace(required, ""), &Overrides::default()).unwrap_err().to_string();
+            assert!(error.contains("is missing"), "{error}");
+        }
+        for (written, wrong) in [("epochs = 5", "epochs = 0"), ("epochs = 5", "epochs = 5\nsearch_epochs = 0")] {
+            let error = load(&least.replace(written, wrong), &Overrides::default()).unwrap_err().to_string();
+            assert!(error.contains("epochs = 0: must be at least 1"), "{error}");
+        }
     }
 
     #[test]

@@ -15,15 +15,19 @@
 //! written down without the places of one machine.
 //!
 //! What the text says is in `document`, one file a section gives it meaning; `overrides` changes the text before that.
+//! Which keys there are is in `tables`, for the reader and for `anemone keys` alike.
 
 mod circuit;
 mod decode;
+mod defaults;
 mod document;
 mod expand;
+mod key;
 mod learn;
 mod section;
 mod size;
 mod source;
+mod tables;
 
 use std::path::Path;
 
@@ -32,12 +36,15 @@ use serde::{Serialize, Serializer};
 pub(crate) use circuit::{COMMON as CIRCUIT_COMMON, MODELS};
 pub use circuit::{CircuitSpec, InputKind, ModelSpec, PdSpec, TyingSpec};
 pub use decode::{DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, GPT2_VOCAB};
+pub(crate) use defaults::default_words;
 pub(crate) use document::{Document, inline, parse_value};
 pub use expand::{DATA_VARIABLE, expand_path};
+pub(crate) use key::{Key, Table, Unset, Values, for_all, key};
 pub use learn::LearnSection;
 pub(crate) use learn::{LIMITS, OPTIMIZERS, default_options};
 pub use size::{parse_size, show_size, write_size};
 pub use source::{DEFAULT_HELD_OUT, Format, STANDARD_INPUT, SourceSpec, ValidateSpec};
+pub(crate) use tables::ALL as PIPELINE_TABLES;
 
 pub(crate) use self::section::Section;
 use super::suggest::hint;
@@ -123,28 +130,13 @@ fn as_size<S: Serializer>(bytes: &u64, serializer: S) -> std::result::Result<S::
     serializer.serialize_str(&write_size(*bytes))
 }
 
-/// Sections with their keys, in the order of the data.
-const SECTIONS: [(&str, &[&str]); 8] = [
-    ("source", &source::SOURCE_KEYS),
-    ("decode", &decode::DECODE_KEYS),
-    ("batch", &["rows", "shuffle", "seed", "drop_last", "shuffle_window"]),
-    ("circuit", &circuit::CIRCUIT_KEYS),
-    ("learn", &["optimizer", "step", "momentum", "smoothing", "rate", "epochs", "batches", "seconds"]),
-    ("validate", &["every_epochs"]),
-    ("checkpoint", &["every_batches", "every_seconds", "keep", "keep_best"]),
-    ("pipeline", &["memory", "workers", "prefetch", "on_bad", "max_bad", "max_bad_fraction"]),
-];
-
-/// The keys of a section that [`SECTIONS`] lists whole.
-fn keys_of(section: &str) -> &'static [&'static str] {
-    SECTIONS.iter().find(|(name, _)| *name == section).map_or(&[], |(_, keys)| keys)
-}
-
-/// Another section that knows a key.
+/// Another section that knows a key. The held-out one comes last: it shares most of its keys with others, which are meant.
 fn elsewhere(here: &str) -> impl Fn(&str) -> Option<String> {
     move |key| {
-        let mut others = SECTIONS.iter().filter(|(section, keys)| *section != here && keys.contains(&key));
-        others.next().map(|(section, _)| (*section).to_string())
+        let knows = |table: &&&Table| table.path != here && table.key(key).is_some();
+        let (validate, others): (Vec<&Table>, Vec<&Table>) =
+            tables::SECTIONS.iter().filter(knows).partition(|table| table.path == "validate");
+        others.first().or(validate.first()).map(|table| table.path.to_string())
     }
 }
 
@@ -172,7 +164,8 @@ impl PipelineSpec {
     /// Gives meaning to what was written.
     pub(crate) fn from_document(document: &Document) -> Result<Self> {
         for key in document.root().keys() {
-            let known = || SECTIONS.iter().map(|(section, _)| *section).chain(["name"]);
+            let names = tables::ROOT.keys.iter().map(|key| key.name);
+            let known = || tables::SECTIONS.iter().map(|table| table.path).chain(names.clone());
             if !known().any(|known| known == key) {
                 let elsewhere = elsewhere("")(key);
                 let hint = elsewhere.map_or_else(
@@ -223,7 +216,7 @@ fn is_folder_name(name: &str) -> bool {
 }
 
 fn read_batch(document: &Document) -> Result<BatchSection> {
-    let section = Section::open(document, "batch")?.only(keys_of("batch"), elsewhere("batch"))?;
+    let section = Section::open(document, "batch")?.only(tables::BATCH.keys, elsewhere("batch"))?;
     Ok(BatchSection {
         rows: section.count("rows", 1)?.unwrap_or(512),
         shuffle: section.truth("shuffle", true)?,
@@ -234,7 +227,7 @@ fn read_batch(document: &Document) -> Result<BatchSection> {
 }
 
 fn read_checkpoint(document: &Document) -> Result<CheckpointSpec> {
-    let section = Section::open(document, "checkpoint")?.only(keys_of("checkpoint"), elsewhere("checkpoint"))?;
+    let section = Section::open(document, "checkpoint")?.only(tables::CHECKPOINT.keys, elsewhere("checkpoint"))?;
     let every_batches = section.whole("every_batches", 1)?;
     let every_seconds = section.number("every_seconds", |s| s > 0.0, "positive")?;
     Ok(CheckpointSpec {
@@ -246,7 +239,7 @@ fn read_checkpoint(document: &Document) -> Result<CheckpointSpec> {
 }
 
 fn read_stages(document: &Document) -> Result<StageSpec> {
-    let section = Section::open(document, "pipeline")?.only(keys_of("pipeline"), elsewhere("pipeline"))?;
+    let section = Section::open(document, "pipeline")?.only(tables::PIPELINE.keys, elsewhere("pipeline"))?;
     let policies = [("fail", OnBad::Fail), ("skip", OnBad::Skip), ("quarantine", OnBad::Quarantine)];
     let few = |key: &str, most: usize| match section.count(key, 1)? {
         Some(count) if count > most => Err(section.refuse(key, format!("must be at most {most}"))),

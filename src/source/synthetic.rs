@@ -119,7 +119,7 @@ impl Synthetic {
     }
 }
 
-fn check(spec: &SyntheticSpec) -> Result<()> {
+pub(crate) fn check(spec: &SyntheticSpec) -> Result<()> {
     let at_least_one = [
         ("num_vars", spec.num_vars as u64),
         ("latents", spec.latents as u64),

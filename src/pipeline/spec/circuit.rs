@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use super::document::Document;
 use super::section::Section;
+use super::tables;
 use crate::error::{Error, Result};
 use crate::pipeline::suggest::list;
 
@@ -135,28 +136,10 @@ pub(crate) const MODELS: [(&str, &[&str]); 7] = [
 /// Keys of every model.
 pub(crate) const COMMON: [&str; 6] = ["model", "input", "min_std", "structure_rows", "seed", "perturbation"];
 
-/// All keys, for suggestions.
-pub(super) const CIRCUIT_KEYS: [&str; 19] = [
-    "model",
-    "input",
-    "min_std",
-    "structure_rows",
-    "seed",
-    "perturbation",
-    "latents",
-    "tying",
-    "factors",
-    "components",
-    "tie_inputs",
-    "shape",
-    "intervals",
-    "max_product_connections",
-    "block_size",
-    "depth",
-    "repetitions",
-    "pieces",
-    "path",
-];
+/// The models that a key belongs to; empty for keys of all.
+pub(super) fn models_with(key: &str) -> Vec<&'static str> {
+    MODELS.iter().filter(|(_, keys)| keys.contains(&key)).map(|(name, _)| *name).collect()
+}
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
 fn is_one(number: &usize) -> bool {
@@ -206,8 +189,9 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
     let section = Section::open(document, "circuit")?;
     let model = section.choice("model", &MODELS.map(|(name, _)| (name, name)))?.unwrap_or(MODELS[0].0);
     let own = MODELS.iter().find(|(name, _)| *name == model).map_or(&[][..], |(_, keys)| keys);
-    let known: Vec<&str> = COMMON.iter().chain(own).copied().collect();
-    if let Some(key) = section.keys().find(|key| !known.contains(key) && CIRCUIT_KEYS.contains(key)) {
+    let known = tables::CIRCUIT.filtered(|key| COMMON.contains(&key) || own.contains(&key));
+    let is_foreign = |key: &&str| tables::CIRCUIT.key(key).is_some() && known.iter().all(|known| known.name != *key);
+    if let Some(key) = section.keys().find(is_foreign) {
         let keys = list(own.iter().copied());
         return Err(section.refuse(key, format!("has no meaning for model = \"{model}\", which takes {keys}")));
     }

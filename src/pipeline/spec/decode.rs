@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::document::Document;
 use super::section::Section;
 use super::source::{Format, SourceSpec};
+use super::tables;
 use crate::decode::image::{Color, ImageSpec, MAX_LEVELS};
 use crate::error::Result;
 use crate::pipeline::suggest::list;
@@ -59,7 +60,7 @@ pub enum DecodeKind {
 }
 
 /// Every kind by its name in files, with its keys.
-const KINDS: [(&str, DecodeKind, &[&str]); 4] = [
+pub(super) const KINDS: [(&str, DecodeKind, &[&str]); 4] = [
     ("text", DecodeKind::Text, &["tokenizer", "window", "end_of_text"]),
     ("tokens", DecodeKind::Tokens, &["vocab", "window"]),
     ("image", DecodeKind::Image, &["patch", "color", "levels", "size"]),
@@ -74,16 +75,13 @@ const COLORS: [(&str, Color); 4] =
 pub const DEFAULT_WINDOW: usize = 128;
 
 /// Beyond this a single row would not fit anywhere.
-const LONGEST_WINDOW: usize = 1 << 24;
+pub(super) const LONGEST_WINDOW: usize = 1 << 24;
 
 /// The tokenizer where nothing is said.
 pub const DEFAULT_TOKENIZER: &str = "gpt2";
 
 /// How many tokens that one has: the vocabulary of a token file of which nothing is said.
 pub const GPT2_VOCAB: u32 = 50257;
-
-pub(super) const DECODE_KEYS: [&str; 10] =
-    ["kind", "tokenizer", "window", "end_of_text", "vocab", "patch", "color", "levels", "size", "cats"];
 
 impl DecodeKind {
     /// The name in files.
@@ -124,12 +122,17 @@ impl DecodeSpec {
     }
 }
 
+/// The kinds that a key belongs to; empty for keys of all.
+pub(super) fn kinds_with(key: &str) -> Vec<&'static str> {
+    KINDS.iter().filter(|(.., keys)| keys.contains(&key)).map(|(name, ..)| *name).collect()
+}
+
 pub(super) fn read(
     document: &Document,
     source: &SourceSpec,
     elsewhere: impl Fn(&str) -> Option<String>,
 ) -> Result<DecodeSpec> {
-    let section = Section::open(document, "decode")?.only(&DECODE_KEYS, elsewhere)?;
+    let section = Section::open(document, "decode")?.only(tables::DECODE.keys, elsewhere)?;
     let kind = section.choice("kind", &KINDS.map(|(name, kind, _)| (name, kind)))?;
     let kind = kind.or_else(|| kind_of_source(source)).or_else(|| kind_of_keys(section));
     if let Some(kind) = kind

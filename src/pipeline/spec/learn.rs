@@ -1,8 +1,8 @@
 //! `[learn]`: which optimizer, its own options beside it, and when to stop.
 //!
 //! The options of an optimizer are those of its [`OptimizerSpec`], short where the file is short: `step = 0.3` is a
-//! constant schedule, `smoothing = 1e-4` the relative rule. Which keys there are is read off the defaults, so that a new
-//! option needs no change here; which values are allowed is asked of the optimizer itself.
+//! constant schedule, `smoothing = 1e-4` the relative rule. Which options an optimizer has is read off its defaults, so that
+//! a new one needs no change here, only its line in `tables`; which values are allowed is asked of the optimizer itself.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::document::Document;
 use super::section::Section;
+use super::tables;
 use crate::backend::cpu::{CpuBackend, CpuOptions};
 use crate::circuit::{Categorical, Params};
 use crate::error::{Error, ErrorKind, Result};
@@ -39,7 +40,7 @@ pub(crate) const OPTIMIZERS: [&str; 6] = ["anemone", "full_batch_em", "mini_batc
 pub(crate) const LIMITS: [&str; 3] = ["epochs", "batches", "seconds"];
 
 /// Every schedule with its keys; those that count updates are whole numbers.
-const SCHEDULES: [(&str, &[&str]); 4] = [
+pub(super) const SCHEDULES: [(&str, &[&str]); 4] = [
     ("constant", &["step"]),
     ("power", &["from", "kappa", "delay"]),
     ("cosine", &["from", "to", "horizon"]),
@@ -72,8 +73,7 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
     let of_others = |key: &str| elsewhere(key).filter(|_| !is_option_of_any(key));
     for key in learn.keys().filter(|key| !known.contains(key)) {
         if is_option_of_any(key) {
-            let owners = OPTIMIZERS.into_iter().filter(|name| default_options(name).contains_key(key));
-            let why = format!("{optimizer} has no such option, it belongs to {}", list(owners));
+            let why = format!("{optimizer} has no such option, it belongs to {}", list(optimizers_with(key)));
             return Err(Error::option(format!(
                 "{}: {why}; it knows {}",
                 learn.at(key),
@@ -81,7 +81,7 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
             )));
         }
     }
-    let learn = learn.only(&known, of_others)?;
+    let learn = learn.only(&tables::LEARN.filtered(|key| known.contains(&key)), of_others)?;
 
     let mut options = Map::from_iter([("optimizer".to_string(), json!(optimizer))]);
     for (key, default) in &defaults {
@@ -100,7 +100,17 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
 }
 
 fn is_option_of_any(key: &str) -> bool {
-    OPTIMIZERS.iter().any(|name| default_options(name).contains_key(key))
+    !optimizers_with(key).is_empty()
+}
+
+/// The optimizers that a key is an option of; empty for keys of all.
+pub(super) fn optimizers_with(key: &str) -> Vec<&'static str> {
+    OPTIMIZERS.into_iter().filter(|name| default_options(name).contains_key(key)).collect()
+}
+
+/// The schedules that a key belongs to; empty for keys of all.
+pub(super) fn schedules_with(key: &str) -> Vec<&'static str> {
+    SCHEDULES.iter().filter(|(_, keys)| keys.contains(&key)).map(|(name, _)| *name).collect()
 }
 
 /// An option as its spec wants it; `None` leaves it at its default.
@@ -128,7 +138,7 @@ fn read_schedule(document: &Document, path: &str) -> Result<Value> {
         return Err(section.refuse("schedule", format!("is missing; there are {names}")));
     };
     let keys = SCHEDULES.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, keys)| keys);
-    let known: Vec<&str> = ["schedule"].into_iter().chain(keys.iter().copied()).collect();
+    let known = tables::SCHEDULE.filtered(|key| key == "schedule" || keys.contains(&key));
     let section = section.only(&known, |_| None)?;
     let mut schedule = Map::from_iter([("schedule".to_string(), json!(name))]);
     for key in keys {
@@ -143,7 +153,7 @@ fn read_schedule(document: &Document, path: &str) -> Result<Value> {
 }
 
 fn read_smoothing(document: &Document, path: &str) -> Result<Value> {
-    let section = Section::open(document, path)?.only(&["relative", "absolute"], |_| None)?;
+    let section = Section::open(document, path)?.only(tables::SMOOTHING.keys, |_| None)?;
     match (any_number(section, "relative")?, any_number(section, "absolute")?) {
         (Some(epsilon), None) => Ok(json!({ "relative": epsilon })),
         (None, Some(epsilon)) => Ok(json!({ "absolute": epsilon })),

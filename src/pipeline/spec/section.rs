@@ -8,6 +8,7 @@ use std::fmt::Display;
 use serde_json::{Map, Value};
 
 use super::document::{Document, describe};
+use super::key::Key;
 use super::size::parse_size;
 use crate::error::{Error, Result};
 use crate::pipeline::suggest::{hint, list};
@@ -35,12 +36,12 @@ impl<'a> Section<'a> {
     }
 
     /// Refuses keys that are not among `known`. `elsewhere` tells which section a key belongs to.
-    pub fn only(self, known: &[&str], elsewhere: impl Fn(&str) -> Option<String>) -> Result<Self> {
+    pub fn only(self, known: &[Key], elsewhere: impl Fn(&str) -> Option<String>) -> Result<Self> {
         for key in self.table.into_iter().flat_map(Map::keys) {
-            if !known.contains(&key.as_str()) {
+            if !known.iter().any(|known| known.name == key) {
                 let hint = match elsewhere(key) {
                     Some(section) => format!("did you mean `{section}.{key}`?"),
-                    None => hint(key, known.iter().copied()),
+                    None => hint(key, known.iter().map(|known| known.name)),
                 };
                 return Err(Error::option(format!("{}: unknown key; {hint}", self.at(key))));
             }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::document::Document;
 use super::section::Section;
+use super::tables;
 use crate::error::{Error, Result};
 use crate::pipeline::suggest::list;
 use crate::source::synthetic::SyntheticSpec;
@@ -68,7 +69,7 @@ pub enum Format {
 }
 
 /// Every format by its name in files.
-const FORMATS: [(&str, Format); 5] = [
+pub(super) const FORMATS: [(&str, Format); 5] = [
     ("parquet", Format::Parquet),
     ("tokens", Format::Tokens),
     ("jsonl", Format::Jsonl),
@@ -94,11 +95,6 @@ pub const DEFAULT_HELD_OUT: u64 = 2048;
 
 /// What `column` was called for JSON lines; still read, never written.
 const FORMER_COLUMN: &str = "field";
-
-pub(super) const SOURCE_KEYS: [&str; 7] = ["files", "format", "column", "columns", "field", "tokens", "synthetic"];
-pub(super) const SYNTHETIC_KEYS: [&str; 7] = ["kind", "num_vars", "cats", "latents", "seed", "rows", "drift"];
-pub(super) const VALIDATE_KEYS: [&str; 9] =
-    ["files", "format", "column", "columns", "field", "tokens", "every_epochs", "every_batches", "rows"];
 
 impl Format {
     /// The name in files.
@@ -126,8 +122,13 @@ impl Format {
     }
 }
 
+/// The formats whose files a key says how to read; empty for keys of all.
+pub(super) fn formats_with(key: &str) -> Vec<&'static str> {
+    FORMATS.iter().filter(|(_, format)| format.keys().contains(&key)).map(|(name, _)| *name).collect()
+}
+
 pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<String>) -> Result<SourceSpec> {
-    let section = Section::open(document, "source")?.only(&SOURCE_KEYS, elsewhere)?;
+    let section = Section::open(document, "source")?.only(tables::SOURCE.keys, elsewhere)?;
     match (section.has("files"), section.has("synthetic")) {
         (true, false) => read_files(section, None),
         (false, true) => {
@@ -150,7 +151,7 @@ pub(super) fn read_validate(
     if !section.is_written() {
         return Ok(None);
     }
-    let section = section.only(&VALIDATE_KEYS, elsewhere)?;
+    let section = section.only(tables::VALIDATE.keys, elsewhere)?;
     let (every_epochs, every_batches) = (section.whole("every_epochs", 1)?, section.whole("every_batches", 1)?);
     let mut rows = section.whole("rows", 1)?;
     let source = match (section.has("files"), &training.synthetic) {
@@ -237,7 +238,7 @@ fn format_of_all(section: Section<'_>, files: &[String]) -> Result<Format> {
 }
 
 fn read_synthetic(document: &Document) -> Result<SyntheticSpec> {
-    let section = Section::open(document, "source.synthetic")?.only(&SYNTHETIC_KEYS, |_| None)?;
+    let section = Section::open(document, "source.synthetic")?.only(tables::SYNTHETIC.keys, |_| None)?;
     let kind = section.choice("kind", &[("hmm", "hmm"), ("mixture", "mixture")])?.unwrap_or("hmm");
     let mut spec = Map::from_iter([("kind".to_string(), Value::from(kind))]);
     let defaults = [("num_vars", 1, Some(32)), ("cats", 1, Some(24)), ("latents", 1, Some(12)), ("seed", 0, Some(1))];

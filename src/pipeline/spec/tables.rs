@@ -1,0 +1,335 @@
+//! Every key of a pipeline: the lists that the sections are read by.
+//!
+//! A key that is not here is refused, so whoever adds one writes its line; `anemone keys` and docs/REFERENCE.md follow. Which
+//! models, kinds, formats, optimizers and schedules a key belongs to is not said here: the reader's own lists are asked.
+
+use super::key::Unset::{Default, DefaultIf, Derived, Means, Required, Value};
+use super::key::Values::{Between, Counts, Number, Other, Size, Text, Texts, Truth, Whole, Word};
+use super::key::{Key, Table, for_all, key};
+use super::{circuit, decode, learn, source};
+
+/// The sections of a pipeline, in the order of the data.
+pub(crate) const SECTIONS: [&Table; 8] =
+    [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &VALIDATE, &CHECKPOINT, &PIPELINE];
+
+/// Everything a pipeline may say, in the order of the file.
+pub(crate) const ALL: [&Table; 12] = [
+    &ROOT,
+    &SOURCE,
+    &SYNTHETIC,
+    &DECODE,
+    &BATCH,
+    &CIRCUIT,
+    &LEARN,
+    &SCHEDULE,
+    &SMOOTHING,
+    &VALIDATE,
+    &CHECKPOINT,
+    &PIPELINE,
+];
+
+const FILES_ABOUT: &str = "Paths, patterns (`*`) or addresses; `${NAME}` is replaced by the environment";
+const FORMAT: Key = key(
+    "format",
+    Word(&["parquet", "tokens", "jsonl", "npy", "arrow"]),
+    Derived("by the ending of the files"),
+    "What the files are",
+);
+const COLUMN_ABOUT: &str = "The one column to read; the field of a JSON line that holds the text";
+const FIELD_ABOUT: &str = "The former name of `column` for JSON lines";
+const COLUMNS_ABOUT: &str = "The columns to read, one per variable; a name that ends in `*` is a prefix";
+
+pub(super) const ROOT: Table = Table {
+    path: "",
+    about: "One key stands before all sections.",
+    owners: for_all,
+    keys: &[key(
+        "name",
+        Other("text that can name a folder"),
+        Means("the name of the file"),
+        "What the run, and its folder, is called",
+    )],
+};
+
+pub(super) const SOURCE: Table = Table {
+    path: "source",
+    about: "Where rows come from: `files`, or `[source.synthetic]`.",
+    owners: source::formats_with,
+    keys: &[
+        key("files", Texts, Required, FILES_ABOUT),
+        FORMAT,
+        key("column", Text, Derived("what can only be meant; `\"text\"` for JSON lines"), COLUMN_ABOUT),
+        key("columns", Texts, Means("what can only be meant"), COLUMNS_ABOUT),
+        key("field", Text, Means("`column`"), FIELD_ABOUT),
+        key("tokens", Word(&["u16", "u32"]), Default, "How wide a token is in a flat token file"),
+        key(
+            "synthetic",
+            Other("a section, `[source.synthetic]`"),
+            Means("files are read"),
+            "Rows from a random model, instead of files",
+        ),
+    ],
+};
+
+pub(super) const SYNTHETIC: Table = Table {
+    path: "source.synthetic",
+    about: "Rows from a random model whose likelihood is known. The section may be empty.",
+    owners: for_all,
+    keys: &[
+        key("kind", Word(&["hmm", "mixture"]), Default, "A hidden Markov model, or a mixture of independent variables"),
+        key("num_vars", Between(1, 1 << 24), Default, "Variables in a row"),
+        key("cats", Between(2, 65_536), Default, "Categories of a variable"),
+        key("latents", Between(1, 1024), Default, "Hidden states, or components of the mixture"),
+        key("seed", Whole(0), Default, "Decides the distribution and the rows"),
+        key("rows", Whole(1), Means("endless"), "Rows in an epoch"),
+        key("drift", Whole(1), Means("no drift"), "The row from which on all rows come from a second distribution"),
+    ],
+};
+
+pub(super) const DECODE: Table = Table {
+    path: "decode",
+    about: "What records mean. `kind` decides which other keys there are.",
+    owners: decode::kinds_with,
+    keys: &[
+        key(
+            "kind",
+            Word(&["text", "tokens", "image", "rows"]),
+            Derived("by the source, by the other keys, or by the first records"),
+            "What the records are",
+        ),
+        key("tokenizer", Text, Default, "`gpt2`, or the path of a `tokenizer.json` (feature `tokenizer-json`)"),
+        key("window", Between(1, decode::LONGEST_WINDOW as u64), Default, "Tokens in a row"),
+        key("end_of_text", Truth, Default, "Ends every text with the token that says so"),
+        key("vocab", Between(1, u32::MAX as u64), Default, "How many different tokens there are"),
+        key(
+            "patch",
+            Whole(1),
+            Means("images stay whole; then `size` is required"),
+            "The side of the squares that images are cut into",
+        ),
+        key(
+            "color",
+            Word(&["ycocg-r", "ycocg", "rgb", "grey"]),
+            Means("`\"grey\"` if the first images are grey, else `\"ycocg-r\"`"),
+            "Which colours the circuit sees",
+        ),
+        key("levels", Between(2, 256), DefaultIf("for `rgb` and `grey`, which alone have it"), "Shades of a channel"),
+        key(
+            "size",
+            Counts(Some(2)),
+            Means("any size; then `patch` is required"),
+            "Height and width that all images must have",
+        ),
+        key("cats", Between(1, u32::MAX as u64), Means("counted over the first rows"), "Categories of a variable"),
+    ],
+};
+
+pub(super) const BATCH: Table = Table {
+    path: "batch",
+    about: "How rows are put together.",
+    owners: for_all,
+    keys: &[
+        key("rows", Whole(1), Default, "Rows in a batch"),
+        key("shuffle", Truth, Default, "A random order of rows, another one every epoch"),
+        key("seed", Whole(0), Default, "Decides that order"),
+        key("drop_last", Truth, Default, "Leaves out a last, short batch of an epoch"),
+        key(
+            "shuffle_window",
+            Size(1),
+            Default,
+            "Bytes of rows among which order is random, where rows cannot be read by number",
+        ),
+    ],
+};
+
+pub(super) const CIRCUIT: Table = Table {
+    path: "circuit",
+    about: "Which model. `model` decides which other keys there are.",
+    owners: circuit::models_with,
+    keys: &[
+        key(
+            "model",
+            Word(&["hmm", "monarch-hmm", "hclt", "pd", "pdhclt", "rat-spn", "file"]),
+            Value("\"hmm\""),
+            "The structure",
+        ),
+        key(
+            "input",
+            Word(&["categorical", "gaussian", "discrete-logistic"]),
+            Means("`categorical` for categories, `gaussian` for real numbers"),
+            "What a variable is",
+        ),
+        key(
+            "min_std",
+            Number("a positive number"),
+            Default,
+            "The least standard deviation of a Gaussian input, as a share of its column's; of a discrete logistic one, where all categories span 2",
+        ),
+        key("structure_rows", Whole(2), Default, "Rows that are read before learning, to find a tree"),
+        key("seed", Whole(0), Default, "Decides the start, and random structures"),
+        key("perturbation", Number("in [0, 80]"), Default, "How far apart parameters start"),
+        key("latents", Whole(1), Default, "Hidden states, or units of a region"),
+        key("tying", Word(&["homogeneous", "inhomogeneous"]), Default, "Steps share their parameters, or do not"),
+        key(
+            "factors",
+            Other("list of 2 whole numbers, each at least 2"),
+            Means("the two nearest to a square"),
+            "Two numbers whose product is `latents`",
+        ),
+        key("components", Whole(1), Value("1"), "Trees that are mixed"),
+        key("tie_inputs", Truth, Default, "All variables share their input distributions"),
+        key("shape", Counts(None), Means("the decoder's grid, or one line"), "How variables lie on a grid"),
+        key(
+            "intervals",
+            Counts(None),
+            Means("at most 16 pieces of a line, 4 of the side of an image; colours stay together"),
+            "For each axis, the distance between places where a box may be cut",
+        ),
+        key("max_product_connections", Whole(1), Means("no limit"), "The most products that a unit mixes"),
+        key(
+            "block_size",
+            Whole(1),
+            Means("the largest power of two that divides `latents`, at most 16 up to 32 latents and 32 beyond"),
+            "Units that pick their products together; divides `latents`",
+        ),
+        key("depth", Whole(1), Means("4, or less where there are few variables"), "How many times variables are cut"),
+        key("repetitions", Whole(1), Default, "Random partitions"),
+        key("pieces", Whole(2), Default, "Pieces that a cut makes"),
+        key("path", Text, Required, "A circuit as JSON, with its parameters if the file has them"),
+    ],
+};
+
+pub(super) const LEARN: Table = Table {
+    path: "learn",
+    about: "Which optimizer, and when to stop. `optimizer` decides which other keys there are; the first limit that is \
+            reached ends the run.",
+    owners: learn::optimizers_with,
+    keys: &[
+        key("optimizer", Word(&learn::OPTIMIZERS), Value("\"anemone\""), "The rule that updates the parameters"),
+        key("step", Other("number in (0, 1], or a schedule, `[learn.step]`"), Default, "α, the size of a step"),
+        key("rate", Other("positive number, or a schedule, `[learn.rate]`"), Default, "The learning rate"),
+        key("momentum", Number("in [0, 1)"), Default, "β of the momentum flows; 0 is none"),
+        key("beta1", Number("in [0, 1)"), Default, "Decay of the first moment"),
+        key("beta2", Number("in [0, 1)"), Default, "Decay of the second moment"),
+        key("epsilon", Number("a positive number"), Default, "Added to the root of the second moment"),
+        key("batches_per_update", Whole(1), Default, "Batches whose flows are averaged for one update"),
+        key(
+            "smoothing",
+            Other("number, 0 or more, or `[learn.smoothing]`"),
+            Default,
+            "ε, which keeps parameters away from zero; a plain number is the relative rule",
+        ),
+        key("epochs", Whole(1), DefaultIf("if there is no other limit"), "Passes over the data"),
+        key("batches", Whole(1), Means("no limit"), "Batches to learn from, over all epochs"),
+        key("seconds", Number("positive"), Means("no limit"), "Seconds to learn for, over all resumptions"),
+    ],
+};
+
+const STEP: &str = "number; for `step` in (0, 1], for `rate` positive";
+
+pub(super) const SCHEDULE: Table = Table {
+    path: "learn.step",
+    about: "A step that changes; `[learn.rate]` takes the same keys. `t` counts updates.",
+    owners: learn::schedules_with,
+    keys: &[
+        key(
+            "schedule",
+            Word(&["constant", "power", "cosine", "warmup_stable_decay"]),
+            Required,
+            "How it changes: not; `from·(1 + t/delay)^−kappa`; half a cosine; up, flat and down",
+        ),
+        key("step", Other(STEP), Required, "The step, always"),
+        key("from", Other(STEP), Required, "The first step"),
+        key("to", Other(STEP), Required, "The last step, which then stays"),
+        key("kappa", Number("a number, 0 or more"), Required, "The exponent"),
+        key("delay", Number("a positive number"), Required, "Updates before the decay is felt"),
+        key("horizon", Whole(1), Required, "Updates from the first step to the last"),
+        key("peak", Other(STEP), Required, "The step of the flat part"),
+        key("warmup", Whole(0), Required, "Updates going up"),
+        key("stable", Whole(0), Required, "Updates on the flat part"),
+        key("decay", Whole(1), Required, "Updates going down"),
+    ],
+};
+
+pub(super) const SMOOTHING: Table = Table {
+    path: "learn.smoothing",
+    about: "One of two rules, written out.",
+    owners: for_all,
+    keys: &[
+        key(
+            "relative",
+            Other("number, 0 or more"),
+            Means("the other one"),
+            "The same pull towards uniform for every row of parameters",
+        ),
+        key(
+            "absolute",
+            Other("number, 0 or more"),
+            Means("the other one"),
+            "The rule of PyJuice: pulls rare nodes more than others",
+        ),
+    ],
+};
+
+pub(super) const VALIDATE: Table = Table {
+    path: "validate",
+    about: "What held-out likelihood is measured on. Without the section nothing is held out.",
+    owners: source::formats_with,
+    keys: &[
+        key("files", Texts, Derived("required; rows after those learned from for synthetic data"), FILES_ABOUT),
+        FORMAT,
+        key("column", Text, Derived("as in `[source]`"), COLUMN_ABOUT),
+        key("columns", Texts, Derived("as in `[source]`"), COLUMNS_ABOUT),
+        key("field", Text, Means("`column`"), FIELD_ABOUT),
+        key("tokens", Word(&["u16", "u32"]), Derived("as in `[source]`"), "How wide a token is in a flat token file"),
+        key(
+            "every_epochs",
+            Whole(1),
+            DefaultIf("if `every_batches` is not given"),
+            "At the end of every so many epochs",
+        ),
+        key("every_batches", Whole(1), Means("at ends of epochs only"), "After every so many batches"),
+        key("rows", Whole(1), DefaultIf("for synthetic data; else all"), "No more rows than this"),
+    ],
+};
+
+pub(super) const CHECKPOINT: Table = Table {
+    path: "checkpoint",
+    about: "What is kept, and how often. One more is written at the end.",
+    owners: for_all,
+    keys: &[
+        key("every_batches", Whole(1), Means("by seconds only"), "After every so many batches"),
+        key(
+            "every_seconds",
+            Number("positive"),
+            DefaultIf("if `every_batches` is not given"),
+            "After every so many seconds",
+        ),
+        key("keep", Whole(1), Default, "How many of the latest are kept"),
+        key("keep_best", Truth, Default, "Keeps the one of best held-out likelihood besides"),
+    ],
+};
+
+pub(super) const PIPELINE: Table = Table {
+    path: "pipeline",
+    about: "How the stages run. Nothing here changes what is learned, except which bad records are left out.",
+    owners: for_all,
+    keys: &[
+        key(
+            "memory",
+            Size(1 << 20),
+            Default,
+            "Bytes that rows on their way may take; held-out rows take half as much besides",
+        ),
+        key("workers", Between(1, 256), Means("one a core, at most 8"), "Decoding workers"),
+        key("prefetch", Between(1, 1024), Default, "Blocks that are fetched ahead"),
+        key("on_bad", Word(&["fail", "skip", "quarantine"]), Default, "What happens to records that cannot be read"),
+        key("max_bad", Whole(0), Default, "With more bad records than this in an epoch the run stops"),
+        key(
+            "max_bad_fraction",
+            Number("in [0, 1]"),
+            Default,
+            "With a larger part of bad records than this in an epoch the run stops",
+        ),
+    ],
+};
