@@ -286,6 +286,8 @@ fn densities_have_nats_only_and_one_epoch_is_one_epoch() {
     assert!(printed(dir, &["train", "p.toml", "--epochs", "2"]).contains("bits per dimension"));
     assert!(printed(dir, &["eval", "runs/p"]).contains("perplexity"));
     assert!(std::fs::read_to_string(dir.join("runs/p/resolved.toml")).unwrap().contains("epochs = 2"));
+}
+
 /// A page of the documentation.
 fn page(name: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)).unwrap()

@@ -109,6 +109,35 @@ fn a_mixture_in_raw_units_comes_near_the_truth_in_any_unit() {
 }
 
 #[test]
+fn a_column_that_an_f32_cannot_follow_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let seconds: ArrayRef = Arc::new(Float64Array::from_iter_values((0..500).map(|n| 1.7e9 + f64::from(n % 60))));
+    let plain: ArrayRef = Arc::new(Float64Array::from_iter_values((0..500).map(|n| f64::from(n % 60))));
+    write(&dir.path().join("t.parquet"), &table(vec![("plain", plain), ("seconds", seconds)]));
+    let args = [
+        "train",
+        "--data",
+        "t.parquet",
+        "--model",
+        "hclt",
+        "--latents",
+        "2",
+        "--batch-rows",
+        "2",
+        "--out",
+        "out",
+        "--json",
+    ];
+    let run = events(&anemone(dir.path(), &args));
+    let warnings: Vec<&str> = run
+        .iter()
+        .filter(|event| event["event"] == "warning")
+        .map(|event| event["message"].as_str().unwrap())
+        .collect();
+    assert!(warnings.len() == 1 && warnings[0].starts_with("column `seconds` (Float64): "), "{warnings:?}");
+}
+
+#[test]
 fn densities_start_from_the_first_rows_of_a_live_stream_and_learn_from_them_too() {
     let dir = tempfile::tempdir().unwrap();
     let (rows, truth) = mixture(6000, 1, 1.0, 0.0);

@@ -65,6 +65,7 @@ async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
     let mut progress = StructureProgress::default();
     let circuit = Arc::new(inputs.build_circuit(spec, &mut |share| progress.show(share)).await?);
     drop(progress);
+    inputs.take_notes().iter().for_each(|text| note(format_args!("warning: {text}")));
     if let Some(batch) = &first {
         circuit.check_batch(batch)?;
     }

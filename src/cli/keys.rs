@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use clap::Args;
 
-use super::output::{Failure, Outcome, say};
+use super::output::{Outcome, say};
 use crate::compare::keys::TABLES as COMPARISON_TABLES;
 use crate::error::{Error, Result};
 use crate::pipeline::spec::{Key, PIPELINE_TABLES, Table, default_words};
@@ -38,7 +38,7 @@ fn tables() -> impl Iterator<Item = &'static Table> {
 }
 
 /// What is at one path: a key, a section, or, as `learn.step`, both.
-fn some(path: &str) -> std::result::Result<String, Failure> {
+fn some(path: &str) -> Result<String> {
     let mut found = Vec::new();
     for table in tables() {
         for key in table.keys.iter().filter(|key| table.path_of(key) == path) {
@@ -55,7 +55,7 @@ fn some(path: &str) -> std::result::Result<String, Failure> {
             Some(known) => format!("did you mean `{known}`?"),
             None => format!("there are {}", list(tables().map(|table| table.path).filter(|path| !path.is_empty()))),
         };
-        return Err(Failure::not_understood(Error::option(format!("{path}: unknown key or section; {hint}"))));
+        return Err(Error::option(format!("{path}: unknown key or section; {hint}")));
     }
     Ok(found.join("\n"))
 }

@@ -25,6 +25,9 @@ pub(super) struct PipelineArgs {
     /// The column that holds the records
     #[arg(long, requires = "data", conflicts_with = "file")]
     column: Option<String>,
+    /// Columns of numbers, one for each variable: names with commas between; x* is all that begin with x
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "data", conflicts_with_all = ["file", "column"])]
+    columns: Vec<String>,
     /// The model: hmm, monarch-hmm, hclt, pd, pdhclt, rat-spn
     #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::MODELS, hide_possible_values = true)]
     model: Option<String>,
@@ -84,9 +87,10 @@ impl PipelineArgs {
     fn flags_as_document(&self) -> Result<Document> {
         let mut document = Document::new("the command line");
         let some = |values: &Vec<String>| (!values.is_empty()).then(|| json!(values));
-        let flags: [(&str, &str, Option<Value>); 7] = [
+        let flags: [(&str, &str, Option<Value>); 8] = [
             ("source.files", "--data", some(&self.data)),
             ("source.column", "--column", self.column.as_ref().map(|column| json!(column))),
+            ("source.columns", "--columns", some(&self.columns)),
             ("batch.rows", "--batch-rows", self.batch_rows.map(Value::from)),
             ("circuit.model", "--model", self.model.as_ref().map(|model| json!(model))),
             ("circuit.latents", "--latents", self.latents.map(Value::from)),

@@ -4,8 +4,8 @@
 //! circuit whose structure is learned reads a sample of rows through the very stages that will feed it.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
@@ -25,11 +25,12 @@ use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
 use crate::batcher::{BadPolicy, BatchSpec};
 use crate::circuit::{Circuit, Params};
 use crate::data::{Batch, Cursor, Digest, Item};
-use crate::decode::Decoder;
+use crate::decode::{Decoder, ValueKind};
 use crate::error::{Error, Result};
 use crate::learner::Identity;
 use crate::optim::Optimizer;
 use crate::source::{IndexedSource, Reading, Source};
+use crate::structure::Spreads;
 
 /// What is part of a run whose inputs are densities: another way to start would be another run.
 const DENSITY_START: &str = "densities start from rows";
@@ -56,6 +57,8 @@ pub struct Inputs {
     pub test: Option<HeldOut>,
     /// The stream of a source that comes only once, if its first rows have been looked at already.
     begun: Arc<Mutex<Option<Stream>>>,
+    /// What was found on the way that a user should know.
+    notes: Arc<std::sync::Mutex<Vec<String>>>,
 }
 
 /// Rows to validate on.
@@ -133,6 +136,7 @@ impl Inputs {
             valid,
             test: None,
             begun: Arc::default(),
+            notes: Arc::default(),
             batch: BatchSpec {
                 rows: batch.rows,
                 shuffle: batch.shuffle,
@@ -185,6 +189,9 @@ impl Inputs {
             true => Some(self.sample(self.sample_rows(spec)).await?),
             false => None,
         };
+        if let Some(sample) = &sample {
+            self.note_coarse_columns(sample);
+        }
         let (circuit, shape) = (spec.circuit.clone(), self.decoder.shape().clone());
         let share = Arc::new(AtomicU64::new(0));
         let told = share.clone();
@@ -197,6 +204,33 @@ impl Inputs {
                 () = tokio::time::sleep(PROGRESS_INTERVAL) => seen(f64::from_bits(share.load(Ordering::Relaxed))),
             }
         }
+    }
+
+    /// What a user should be told about the data, since this was called last.
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes note of columns of real numbers that lose their differences as `f32`.
+    fn note_coarse_columns(&self, sample: &Batch) {
+        if self.decoder.shape().values != ValueKind::Reals {
+            return;
+        }
+        let spreads = Spreads::of_rows(sample);
+        let coarse = (0..sample.num_vars()).filter(|&var| spreads.of(var).is_coarse());
+        let name = |var: usize| match &self.reading {
+            Some(reading) if reading.read.len() == sample.num_vars() => format!("column {}", reading.read[var]),
+            _ => format!("variable {var}"),
+        };
+        let notes = coarse.map(|var| {
+            format!(
+                "{}: values about {:e} are read as f32, which tells no more than {:.0} apart: subtract an offset first",
+                name(var),
+                spreads.of(var).centre,
+                f64::from(f32::EPSILON) * spreads.of(var).centre.abs()
+            )
+        });
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
     }
 
     /// How many rows are looked at before the first batch. A live stream is not kept waiting for more than one batch, but

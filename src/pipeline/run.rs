@@ -345,6 +345,7 @@ impl<'a> Run<'a> {
 
     async fn until_the_end(mut self, name: &str, resumed_from: Option<PathBuf>) -> Result<Finished> {
         self.observer.event(&Event::Started(self.started(name, resumed_from)));
+        self.inputs.take_notes().into_iter().for_each(|note| self.warn(note));
         if let Some(hint) = self.inputs.num_rows().and_then(|rows| few_updates(self.spec, rows)) {
             self.warn(hint);
         }

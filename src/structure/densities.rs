@@ -40,6 +40,9 @@ const QUARTILES_OF_NORMAL: f64 = 1.349;
 const SEED_OF_ROWS: u64 = 0x726f_7773;
 const SEED_OF_UNITS: u64 = 0x756e_6974;
 
+/// A column whose width is fewer steps of an `f32` than this is a column of steps.
+const STEPS_OF_A_WIDTH: f64 = 32.0;
+
 /// Where the values of a column are, and how far apart.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
@@ -66,6 +69,13 @@ impl Spread {
             std => std,
         };
         Self { centre: f64::from(quantile(0.5) as f32), width: if width > 0.0 { width } else { 1.0 } }
+    }
+}
+
+impl Spread {
+    /// Returns true if an `f32` can hardly tell the values apart: they are far from 0 and near each other.
+    pub fn is_coarse(&self) -> bool {
+        self.width < STEPS_OF_A_WIDTH * f64::from(f32::EPSILON) * self.centre.abs()
     }
 }
 
@@ -350,6 +360,13 @@ mod tests {
         assert!((spread.width - 4.0).abs() < 1e-9, "{spread:?}");
         assert_eq!(Spread::of(vec![5.0; 9]), Spread { centre: 5.0, width: 1.0 });
         assert_eq!(Spread::of(Vec::new()), Spread { centre: 0.0, width: 1.0 });
+    }
+
+    #[test]
+    fn a_column_is_coarse_where_an_f32_cannot_follow_it() {
+        let coarse = |centre: f64, width: f64| Spread { centre, width }.is_coarse();
+        assert!(coarse(1.7e9, 3.0) && coarse(-1e9, 1.0) && coarse(1e8, 100.0));
+        assert!(!coarse(1e9, 3e6) && !coarse(300.0, 0.5) && !coarse(0.0, 1e-9));
     }
 
     #[test]
