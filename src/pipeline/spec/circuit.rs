@@ -20,7 +20,7 @@ pub struct CircuitSpec {
     /// The least standard deviation of a Gaussian input, as a share of its column's; of a discrete logistic one, where
     /// all categories span 2.
     pub min_std: f64,
-    /// Rows that are read before learning to find a tree.
+    /// Rows that are read before learning to find a tree, and a start for densities.
     pub structure_rows: u64,
     /// Decides the start, and random structures.
     pub seed: u64,
