@@ -26,7 +26,7 @@ use crate::source::store::{Shard, resolve};
 use crate::source::synthetic::{Synthetic, SyntheticSpec};
 use crate::source::token_width::TokenWidth;
 use crate::source::tokens::TokenFiles;
-use crate::source::{Columns, IndexedSource, Manifest, Piece, RecordKind, Records, Source};
+use crate::source::{Columns, IndexedSource, Manifest, Piece, ReadLimits, RecordKind, Records, Source};
 
 /// Rows that are looked at to count categories.
 const ROWS_TO_COUNT: usize = 20_000;
@@ -44,6 +44,8 @@ pub struct Opened {
     pub source: Source,
     /// What they are.
     hint: Hint,
+    /// How much of it may be in memory at once while it is looked at.
+    limits: ReadLimits,
 }
 
 #[derive(Clone, Debug)]
@@ -60,11 +62,17 @@ enum Hint {
     Synthetic { num_vars: usize, cats: u32 },
 }
 
-/// Opens a source. Token files are cut into rows of `decode.window`.
-pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec) -> Result<Opened> {
+/// Opens a source for a run with so much memory. Token files are cut into rows of `decode.window`.
+pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec, memory: u64) -> Result<Opened> {
+    let limits = ReadLimits::of_memory(PIECE_BYTES, memory);
+    let (source, hint) = open_hinted(spec, decode, limits).await?;
+    Ok(Opened { source, hint, limits })
+}
+
+async fn open_hinted(spec: &SourceSpec, decode: &DecodeSpec, limits: ReadLimits) -> Result<(Source, Hint)> {
     if let Some(synthetic) = &spec.synthetic {
         let hint = Hint::Synthetic { num_vars: synthetic.num_vars, cats: synthetic.cats };
-        return Ok(Opened { source: Source::Indexed(Arc::new(Synthetic::new(synthetic)?)), hint });
+        return Ok((Source::Indexed(Arc::new(Synthetic::new(synthetic)?)), hint));
     }
     let columns = match (&spec.column, &spec.columns[..]) {
         (Some(name), _) => Columns::One(name.clone()),
@@ -73,10 +81,10 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec) -> Result<Opene
     };
     let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
     if format == Format::Arrow {
-        let open = move || ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns);
+        let open = move || ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns, &limits);
         let stream = detached("standard-input", open).await?; // blocks until somebody writes
         let hint = Hint::Records(stream.kind());
-        return Ok(Opened { source: Source::Live(Arc::new(stream)), hint });
+        return Ok((Source::Live(Arc::new(stream)), hint));
     }
     let patterns: Vec<String> = spec.files.iter().map(|file| expand_path(file)).collect::<Result<_>>()?;
     let shards = resolve(&patterns).await?;
@@ -85,15 +93,15 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec) -> Result<Opene
         Format::Parquet => {
             let source = ParquetSource::open(shards, &columns).await?;
             let hint = Hint::Records(source.column_kind());
-            Opened { source: Source::Blocks(Arc::new(source)), hint }
+            (Source::Blocks(Arc::new(source)), hint)
         }
         Format::Jsonl => {
             let source = JsonlSource::open(shards, spec.field.as_deref().unwrap_or("text")).await?;
-            Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::Records(RecordKind::Text) }
+            (Source::Blocks(Arc::new(source)), Hint::Records(RecordKind::Text))
         }
         Format::Tokens if shards.iter().all(is_compressed) => {
             let source = CompressedTokens::open(shards, width).await?;
-            Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::TokenStream }
+            (Source::Blocks(Arc::new(source)), Hint::TokenStream)
         }
         Format::Tokens if shards.iter().any(is_compressed) => {
             return Err(Error::option("files: some token files are compressed and some are not; read them apart"));
@@ -101,12 +109,12 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec) -> Result<Opene
         Format::Tokens => {
             let window = decode.window.unwrap_or(DEFAULT_WINDOW);
             let source = TokenFiles::open(&local_paths(&shards)?, width, window)?;
-            Opened { source: Source::Indexed(Arc::new(source)), hint: Hint::TokenRows }
+            (Source::Indexed(Arc::new(source)), Hint::TokenRows)
         }
         Format::Npy => {
             let source = NpyFiles::open(&local_paths(&shards)?)?;
             let hint = Hint::Array(source.shape().to_vec());
-            Opened { source: Source::Indexed(Arc::new(source)), hint }
+            (Source::Indexed(Arc::new(source)), hint)
         }
         Format::Arrow => unreachable!("opened above"),
     })
@@ -262,7 +270,7 @@ impl Opened {
             Source::Blocks(source) => {
                 let mut left = ROWS_TO_COUNT;
                 for block in 0..source.blocks().len() {
-                    let fetched = source.fetch(block, PIECE_BYTES).await?;
+                    let fetched = source.fetch(block, self.limits).await?;
                     // Cutting is work, not waiting, and may itself wait for bytes: not on a thread that drives others.
                     let wanted = left;
                     let pieces = tokio::task::spawn_blocking(move || {

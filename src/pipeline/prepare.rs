@@ -78,7 +78,7 @@ impl HeldOut {
 
     /// Rows that can be looked at again and again.
     async fn open_source(source: &SourceSpec, spec: &PipelineSpec) -> Result<Self> {
-        let source = open_source(source, &spec.decode).await?.source;
+        let source = open_source(source, &spec.decode, spec.pipeline.memory).await?.source;
         if let Source::Live(_) = source {
             return Err(Error::option("files: a live stream comes only once, and held-out rows are looked at often"));
         }
@@ -97,7 +97,7 @@ impl HeldOut {
 impl Inputs {
     /// Opens everything that a pipeline names.
     pub async fn open(spec: &PipelineSpec) -> Result<Self> {
-        let opened = open_source(&spec.source, &spec.decode).await.map_err(|e| e.at("source"))?;
+        let opened = open_source(&spec.source, &spec.decode, spec.pipeline.memory).await.map_err(|e| e.at("source"))?;
         let decoder = open_decoder(&spec.decode, &opened).await.map_err(|e| e.at("decode"))?;
         let valid = match &spec.validate {
             None => None,
