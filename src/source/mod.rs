@@ -13,6 +13,8 @@
 mod arrow_messages;
 pub mod arrow_stream;
 mod arrow_values;
+#[cfg(target_os = "linux")]
+mod bus_error;
 pub mod columns;
 pub mod compressed_tokens;
 mod concatenated;
