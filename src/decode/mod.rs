@@ -8,7 +8,9 @@ mod categories;
 mod gpt2;
 pub mod image;
 pub mod mosaic;
+mod png_chunks;
 mod records;
+mod room;
 pub mod rows;
 pub mod text;
 #[cfg(feature = "tokenizer-json")]

@@ -149,7 +149,7 @@ pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dy
                 _ => TokenDecoder::new(vocab, window)?,
             }))
         }
-        DecodeKind::Image => Ok(Arc::new(ImageDecoder::new(decode.image())?)),
+        DecodeKind::Image => Ok(Arc::new(ImageDecoder::new(decode.image())?.with_memory(2 * opened.limits.part_bytes))),
         DecodeKind::Rows => opened.row_decoder(decode).await,
     }
 }
