@@ -7,6 +7,7 @@
 mod categories;
 mod gpt2;
 pub mod image;
+mod long_words;
 pub mod mosaic;
 mod png_chunks;
 mod records;
