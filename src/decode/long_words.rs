@@ -26,8 +26,8 @@ pub(super) const LONG: usize = 4096;
 /// A word of `LONG` bytes has a stretch of so many that begins at a multiple of so many, its first byte not counted.
 const STRETCH: usize = 2000;
 
-/// What is encoded at once.
-const WINDOW: usize = 16 << 10;
+/// What is encoded at once: its merges fit into a first cache.
+const WINDOW: usize = 4 << 10;
 
 /// Tokens at the end of a window that are encoded again with the next one: what follows may change them.
 const UNSURE: usize = 16;
@@ -186,7 +186,6 @@ impl Merges {
         before.extend((0..count).map(|at| at.wrapping_sub(1)));
         merged.clear();
         merged.resize(bytes.len(), NONE);
-        heap.clear();
         let look = |at: u32, tokens: &[u32], next: &[u32], merged: &mut [u32]| {
             let after = next[at as usize];
             let right = tokens.get(after as usize).copied();
@@ -194,9 +193,11 @@ impl Merges {
             merged[at as usize] = found.copied().unwrap_or(NONE);
             found.map(|&rank| Reverse(pair(rank, at)))
         };
-        for at in 0..count {
-            heap.extend(look(at, tokens, next, merged));
-        }
+        // All at once: a heap is made of a list in less time than by adding to it.
+        let mut entries = std::mem::take(heap).into_vec();
+        entries.clear();
+        entries.extend((0..count).filter_map(|at| look(at, tokens, next, merged)));
+        *heap = entries.into();
         while let Some(Reverse(entry)) = heap.pop() {
             let (rank, at) = ((entry >> 32) as u32, entry as u32);
             if merged[at as usize] != rank {
