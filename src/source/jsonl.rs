@@ -200,7 +200,10 @@ impl Iterator for Pieces {
                             }
                             text_of(line, &self.field)
                         }
-                        Line::TooLong => Err("a line that is too long to be text".into()),
+                        Line::TooLong => Err(format!(
+                            "a line of more than {} bytes is too long: it is no text, or pipeline.memory is to be raised",
+                            self.lines.max_line_bytes
+                        )),
                     };
                     offsets.push(offset);
                     match text {
@@ -439,6 +442,20 @@ mod tests {
         let files = shards(&[(name, content.to_vec())]).await;
         let source = JsonlSource::open_with_block_bytes(files, "text", block_bytes).await.unwrap();
         blobs(&source, piece_bytes).await
+    }
+
+    #[test]
+    fn a_line_longer_than_a_record_may_be_is_bad_and_the_others_are_read() {
+        run(async {
+            let line = |length: usize| format!("{{\"text\": \"{}\"}}\n", "a".repeat(length));
+            let file = [line(10), line(1000), line(20)].concat().into_bytes();
+            let source = JsonlSource::open(shards(&[("a.jsonl", file)]).await, "text").await.unwrap();
+            let limits = ReadLimits { piece_bytes: 1 << 20, part_bytes: 1 << 20, record_bytes: 500 };
+            let pieces: Vec<Piece> = source.fetch(0, limits).await.unwrap().pieces.map(Result::unwrap).collect();
+            assert_eq!((pieces.len(), pieces[0].num_records(), pieces[0].bad.len()), (1, 3, 1));
+            let (record, reason) = &pieces[0].bad[0];
+            assert!(*record == 1 && reason.starts_with("a line of more than 500 bytes is too long"), "{reason}");
+        });
     }
 
     proptest! {
