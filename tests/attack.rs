@@ -192,6 +192,20 @@ fn a_value_that_no_density_can_square_is_a_bad_record_with_its_file_and_row() {
 }
 
 #[test]
+fn held_out_rows_of_probability_zero_are_no_reason_to_fail() {
+    let (Some(train_file), Some(valid_file)) = (attack("tr.npy"), attack("va.npy")) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let more = format!(
+        "[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nstep = 1.0\nmomentum = 0.0\nsmoothing = 0.0\n[validate]\nfiles = '{}'\n",
+        valid_file.display()
+    );
+    let text = pipeline(&train_file.display().to_string(), 64 * MIB, &more);
+    let ended = train(dir.path(), &text, &[], None, |_| ());
+    ended.expect(0, &[]);
+    ended.expect_peak(64 * MIB);
+}
+
+#[test]
 fn mapped_files_that_shrink_while_they_are_read_end_the_run_with_an_error_and_a_checkpoint() {
     for (name, header) in [("a.bin", Vec::new()), ("a.npy", npy_header(1 << 20, 32))] {
         let dir = tempfile::tempdir().unwrap();
