@@ -19,6 +19,7 @@
 pub mod backend;
 pub mod batcher;
 pub mod bench;
+mod caught;
 pub mod circuit;
 pub mod cli;
 pub mod compare;

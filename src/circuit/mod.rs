@@ -34,7 +34,7 @@ pub use sample::sample;
 pub use scope::Scope;
 pub use smoothing::Smoothing;
 
-use crate::data::{Batch, Column};
+use crate::data::{Batch, Column, LARGEST_REAL};
 use crate::error::{Error, Result};
 
 macro_rules! id {
@@ -247,9 +247,6 @@ impl Circuit {
         Ok(())
     }
 }
-
-/// Beyond this, the square of a value leaves the range of single precision and with it the statistics of a density.
-const LARGEST_REAL: f32 = 1e18;
 
 /// The first row of a column that a distribution has no probability for, and why.
 fn check_column(

@@ -22,7 +22,7 @@ use crate::pipeline::open::{open_source, open_text};
 use crate::pipeline::spec::{Document, PipelineSpec, show_size};
 use crate::source::compressed_tokens::CompressedWriter;
 use crate::source::token_width::TokenWidth;
-use crate::source::{Piece, Source};
+use crate::source::{Arrived, Piece, ReadLimits, Source};
 
 /// Turn texts (Parquet, JSON lines, an Arrow stream) into a flat file of tokens.
 #[derive(Args, Clone, Debug)]
@@ -150,7 +150,8 @@ async fn tokenize(
     mut sink: Sink,
     counts: &mut Counts,
 ) -> Result<()> {
-    let opened = open_source(&spec.source, &spec.decode, None).await?;
+    let opened = open_source(&spec.source, &spec.decode, spec.pipeline.memory, None).await?;
+    let limits = ReadLimits::of_memory(PIECE_BYTES, spec.pipeline.memory);
     let mut take = |pieces: Vec<Piece>| -> Result<()> {
         // Side by side, written in order.
         let decoded: Vec<Result<Decoded>> = pieces.par_iter().map(|piece| decoder.decode(piece)).collect();
@@ -173,7 +174,7 @@ async fn tokenize(
     match &opened.source {
         Source::Blocks(source) => {
             for block in 0..source.blocks().len() {
-                let mut pieces = source.fetch(block, PIECE_BYTES).await?.pieces;
+                let mut pieces = source.fetch(block, limits).await?.pieces;
                 loop {
                     let group = pieces.by_ref().take(PIECES_AT_ONCE).collect::<Result<Vec<_>>>()?;
                     if group.is_empty() {
@@ -184,8 +185,10 @@ async fn tokenize(
             }
         }
         Source::Live(source) => {
-            while let Some(piece) = source.next()? {
-                take(vec![piece])?;
+            while let Some(arrived) = source.next(&limits)? {
+                if let Arrived::Piece(piece) = arrived {
+                    take(vec![piece])?;
+                }
             }
         }
         Source::Indexed(_) => return Err(Error::option("these files hold numbers, not texts")),

@@ -7,6 +7,10 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 
+/// Beyond this, the square of a value leaves the range of single precision and with it the statistics of a density. Decoders
+/// refuse such a value with its record; circuits refuse a batch that has one all the same.
+pub const LARGEST_REAL: f32 = 1e18;
+
 /// The values of one variable over the rows of a batch, as narrow as they came.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Column {

@@ -1,13 +1,14 @@
 //! GPT-2's byte-pair encoding, with its vocabulary inside: nothing to download.
 //!
 //! The only user of `tiktoken-rs`. Special tokens are not recognised in a text. Building the tables takes a moment, so that
-//! all decoders of a process share one.
+//! all decoders of a process share one. Words that are thousands of letters long are encoded in `long_words`.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 
+use super::long_words::{LONG, Merges, Words, is_space, may_have_long_word};
 use super::text::Tokenizer;
 use crate::data::Digest;
 use crate::error::{Error, Result};
@@ -17,9 +18,6 @@ const VOCAB: u32 = 50_257;
 
 /// `<|endoftext|>`.
 const END_OF_TEXT: u32 = 50_256;
-
-/// White space at least this long is encoded apart: see [`cut_at_long_runs`].
-const LONG_RUN: usize = 100_000;
 
 /// The tokenizer of GPT-2.
 #[derive(Clone, Copy)]
@@ -37,6 +35,41 @@ impl Gpt2 {
     fn encode_part(&self, text: &str) -> Result<Vec<u32>> {
         let none_special = HashSet::new();
         self.bpe.encode(text, &none_special).map(|(tokens, _)| tokens).map_err(|error| Error::data(error.to_string()))
+    }
+
+    /// A text with long words: they are encoded apart, and what is between them as it is.
+    fn encode_around_long_words(&self, text: &str) -> Result<Vec<u32>> {
+        let mut tokens = Vec::new();
+        let mut done = 0;
+        // Words of white space before a long one: at the end of a text they would be one word, here they are not.
+        let mut spaces: Vec<&str> = Vec::new();
+        let mut solid = 0;
+        for word in Words::new(text) {
+            let letters = &text[word.clone()];
+            if letters.len() >= LONG {
+                tokens.extend(self.encode_part(&text[done..solid.max(done)])?);
+                for space in spaces.drain(..) {
+                    tokens.extend(self.encode_part(space)?);
+                }
+                self.merges().encode(letters.as_bytes(), &mut tokens);
+                (done, solid) = (word.end, word.end);
+            } else if is_space(letters) {
+                spaces.push(letters);
+            } else {
+                spaces.clear();
+                solid = word.end;
+            }
+        }
+        tokens.extend(self.encode_part(&text[done..])?);
+        Ok(tokens)
+    }
+
+    fn merges(&self) -> &'static Merges {
+        static MERGES: OnceLock<Merges> = OnceLock::new();
+        MERGES.get_or_init(|| {
+            let spell = |token| self.bpe.decode_bytes(&[token]).unwrap_or_default();
+            Merges::new((0..END_OF_TEXT).map(spell).collect())
+        })
     }
 }
 
@@ -62,37 +95,13 @@ impl Tokenizer for Gpt2 {
     }
 
     fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        self.encode_part(text).or_else(|_| {
-            let parts: Result<Vec<_>> = cut_at_long_runs(text).into_iter().map(|part| self.encode_part(part)).collect();
-            Ok(parts?.concat())
-        })
+        if may_have_long_word(text) { self.encode_around_long_words(text) } else { self.encode_part(text) }
     }
 
     fn decode(&self, tokens: &[u32]) -> Result<String> {
         let bytes = self.bpe.decode_bytes(tokens).map_err(|error| Error::data(error.to_string()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
-}
-
-/// Cuts a text around long runs of white space, only where the words of GPT-2 end anyway.
-///
-/// A run before other text is one word without its last space, which belongs to what follows. The regular expression
-/// finds that by stepping back from the end of the run, and its stack is too small for a million steps. A run at the
-/// end of a text needs no step back.
-fn cut_at_long_runs(text: &str) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let (mut done, mut search) = (0, 0);
-    while let Some(start) = text[search..].find(char::is_whitespace).map(|offset| search + offset) {
-        let end = text[start..].find(|c: char| !c.is_whitespace()).map_or(text.len(), |offset| start + offset);
-        search = end;
-        if end - start >= LONG_RUN && end < text.len() {
-            let last = text[start..end].char_indices().next_back().map_or(end, |(offset, _)| start + offset);
-            parts.extend([&text[done..start], &text[start..last]]);
-            done = last;
-        }
-    }
-    parts.push(&text[done..]);
-    parts
 }
 
 #[cfg(test)]
@@ -130,22 +139,37 @@ mod tests {
     }
 
     #[test]
-    fn texts_cut_at_long_runs_have_the_same_tokens() {
+    fn texts_cut_at_long_words_have_the_same_tokens() {
         let gpt2 = Gpt2::shared();
-        for (before, run, after) in [
-            ("a", " ", "b"),
-            ("", "\n", " b"),
-            ("a.", "\t", "'s"),
-            ("7", " \n", ""),
-            ("é", "\u{2003}", "1"),
-            ("", " ", ""),
-        ] {
-            let text = [before, &run.repeat(LONG_RUN), after, &run.repeat(3), "end"].concat();
-            let parts: Vec<u32> =
-                cut_at_long_runs(&text).into_iter().flat_map(|part| gpt2.encode_part(part).unwrap()).collect();
-            assert!(cut_at_long_runs(&text).len() == 3);
-            assert_eq!(parts, gpt2.encode_part(&text).unwrap(), "{before:?} {run:?} {after:?}");
+        let runs = [" ", "\n", " \n", "\u{2003}", "a", "é", "7", "٣", "!", "'", "字", "ab", "\u{301}", "🙂", "-="];
+        for run in runs {
+            let long = run.repeat(LONG / run.len() + 3);
+            for (before, after) in [
+                ("", ""),
+                ("a", "b"),
+                ("one two \n", " \n three"),
+                ("it", "'s"),
+                ("x'", "s"),
+                ("x '", "re"),
+                ("!'", "'ll'"),
+                ("'", "'ve"),
+                ("\n ", "  "),
+                ("1  ", "é"),
+            ] {
+                let text = [before, &long, after, " ", &long, " end\n\n"].concat();
+                assert!(may_have_long_word(&text));
+                let whole = gpt2.bpe.encode_ordinary(&text);
+                assert!(gpt2.encode_around_long_words(&text).unwrap() == whole, "{before:?} {run:?} {after:?}");
+            }
         }
+    }
+
+    #[test]
+    fn ordinary_texts_are_not_looked_at_twice() {
+        let words = "It was the best of times, it was the worst of times; 1775, in five words.\n".repeat(200);
+        assert!(!may_have_long_word(&words));
+        assert!(!may_have_long_word(&"a".repeat(LONG - 1)));
+        assert!(may_have_long_word(&[words.as_str(), " ", &"a".repeat(LONG), &words].concat()));
     }
 
     proptest! {
@@ -156,6 +180,32 @@ mod tests {
             prop_assert!(tokens.iter().all(|&token| token < END_OF_TEXT));
             prop_assert_eq!(gpt2.decode(&tokens).unwrap(), text.clone());
             prop_assert_eq!(tokens, gpt2.bpe.encode_ordinary(&text));
+        }
+
+        #[test]
+        fn words_are_those_of_the_regular_expression(text in "([a-zé字🙂\u{301}]{0,4}|[ \n\t\u{2003}]{0,3}|[0-9٣'!-]{0,3}|'(s|ll|re|x)){0,12}") {
+            let gpt2 = Gpt2::shared();
+            let mut tokens = Vec::new();
+            let mut end = 0;
+            for word in Words::new(&text) {
+                prop_assert_eq!(word.start, end);
+                end = word.end;
+                gpt2.merges().encode(text[word].as_bytes(), &mut tokens);
+            }
+            prop_assert_eq!(end, text.len());
+            prop_assert_eq!(tokens, gpt2.bpe.encode_ordinary(&text));
+        }
+
+        #[test]
+        fn long_words_have_the_tokens_of_tiktoken_in_windows_of_any_size(
+            parts in prop::collection::vec(("[a-z]{1,3}|[a-cA-C]{1,8}|the|ing|é|字|ö|ß|ﬁ", 1usize..60), 1..60),
+            window in prop_oneof![40usize..200, Just(1000), Just(16 << 10)],
+        ) {
+            let gpt2 = Gpt2::shared();
+            let word: String = parts.iter().map(|(part, times)| part.repeat(*times)).collect();
+            let mut tokens = Vec::new();
+            gpt2.merges().encode_in_windows(word.as_bytes(), window, &mut tokens);
+            prop_assert_eq!(tokens, gpt2.bpe.encode_ordinary(&word));
         }
     }
 }

@@ -10,11 +10,14 @@
 //! reads files here and writes them in `mosaic`, and nowhere else.
 
 use std::io::Cursor;
+use std::sync::Arc;
 
 use image::{DynamicImage, ImageDecoder as _, ImageFormat, ImageReader, Limits};
 use serde::{Deserialize, Serialize};
 
+use super::png_chunks::without_ancillary;
 use super::records::{self, decode_each};
+use super::room::Room;
 use super::ycocg::{
     YCOCG_BINS, YCOCG_R_CATEGORIES, ycocg_from_bins, ycocg_inverse, ycocg_r, ycocg_r_from_categories, ycocg_r_inverse,
     ycocg_r_to_categories, ycocg_to_bins,
@@ -27,8 +30,14 @@ use crate::source::Piece;
 /// No side of an image may be longer.
 const MAX_SIDE: usize = 1 << 16;
 
-/// Bytes that decoding one image may take: a header is a few bytes long and can claim anything.
+/// Bytes that decoding one image may take where nothing else is said: a header is a few bytes long and can claim anything.
 const MAX_BYTES: u64 = 512 << 20;
+
+/// However small the memory of a run is, an image that takes this much is decoded.
+const LEAST_BYTES: u64 = 64 << 20;
+
+/// A progressive JPEG keeps all its coefficients until it is decoded, twice the bytes of its pixels.
+const JPEG_COPIES: u64 = 3;
 
 /// Shades of a channel of 8 bits.
 pub const MAX_LEVELS: u32 = 256;
@@ -144,6 +153,10 @@ pub struct ImageDecoder {
     /// Height and width of a row.
     tile: (usize, usize),
     shape: RowShape,
+    /// Bytes that decoding one image may take.
+    max_bytes: u64,
+    /// What all workers together decode in: half of that, or one image alone.
+    room: Arc<Room>,
 }
 
 impl ImageDecoder {
@@ -176,7 +189,14 @@ impl ImageDecoder {
             values: ValueKind::Categories(spec.categories()),
             grid: Some(vec![tile.0, tile.1, channels]),
         };
-        Ok(Self { spec, tile, shape })
+        Ok(Self { spec, tile, shape, max_bytes: MAX_BYTES, room: Arc::new(Room::new(MAX_BYTES / 2)) })
+    }
+
+    /// Decodes in so much memory, however many workers there are. An image that needs more is a bad record.
+    pub fn with_memory(mut self, bytes: u64) -> Self {
+        self.max_bytes = bytes.max(LEAST_BYTES);
+        self.room = Arc::new(Room::new(self.max_bytes / 2));
+        self
     }
 
     /// Height and width of the picture that a row is.
@@ -206,8 +226,14 @@ impl ImageDecoder {
     fn rows<T>(&self, piece: &Piece, extend: impl Fn(&mut Vec<T>, &[u8])) -> Result<(Vec<T>, Vec<BadRecord>)> {
         let files = records::blobs(piece, "images")?;
         let mut rows = Vec::new();
+        let mut is_too_much = false;
         let bad = decode_each(piece, |record| {
-            let pixels = self.open(files.get(record))?;
+            if is_too_much {
+                return Ok(()); // the piece is refused below
+            }
+            let pixels = self.open(files.get(record), size_of::<T>() as u64)?;
+            let row_bytes = (rows.len() + pixels.bytes.len()) as u64 * size_of::<T>() as u64;
+            is_too_much = !rows.is_empty() && row_bytes > self.max_bytes / 2;
             let (tile_height, tile_width) = self.tile;
             let channels = self.spec.color.channels();
             for top in 0..pixels.height / tile_height {
@@ -220,11 +246,20 @@ impl ImageDecoder {
             }
             Ok(())
         });
+        if is_too_much {
+            return Err(Error::option(format!(
+                "{}: {} images that are read together become more than {} MiB of rows: raise pipeline.memory",
+                piece.file,
+                piece.num_records(),
+                self.max_bytes >> 21
+            )));
+        }
         Ok((rows, bad))
     }
 
-    /// Decodes a file; an `Err` is the reason why it is bad. Sizes are checked before any pixel is decoded.
-    fn open(&self, file: &[u8]) -> std::result::Result<Pixels, String> {
+    /// Decodes a file; an `Err` is the reason why it is bad. Sizes are checked before any pixel is decoded. A category of a
+    /// row will take `category_bytes`.
+    fn open(&self, file: &[u8], category_bytes: u64) -> std::result::Result<Pixels, String> {
         let format = match image::guess_format(file) {
             Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => format,
             _ => return Err("neither PNG nor JPEG".into()),
@@ -235,15 +270,24 @@ impl ImageDecoder {
         let mut limits = Limits::default();
         limits.max_image_width = Some(MAX_SIDE as u32);
         limits.max_image_height = Some(MAX_SIDE as u32);
-        limits.max_alloc = Some(MAX_BYTES);
-        let mut reader = ImageReader::with_format(Cursor::new(file), format);
+        limits.max_alloc = Some(self.max_bytes);
+        let file = if format == ImageFormat::Png { without_ancillary(file) } else { file.into() };
+        let mut reader = ImageReader::with_format(Cursor::new(&*file), format);
         reader.limits(limits);
         let decoder = reader.into_decoder().map_err(|error| error.to_string())?;
         let (width, height) = decoder.dimensions();
         self.check_size(height as usize, width as usize)?;
-        if decoder.total_bytes() > MAX_BYTES {
-            return Err(format!("an image of {height}×{width} needs more than {} MiB", MAX_BYTES >> 20));
+        let copies = if format == ImageFormat::Jpeg { JPEG_COPIES } else { 1 };
+        let row_bytes = u64::from(height) * u64::from(width) * self.spec.color.channels() as u64 * (1 + category_bytes);
+        let needed = decoder.total_bytes().saturating_mul(copies).saturating_add(row_bytes);
+        if needed > self.max_bytes {
+            return Err(format!(
+                "an image of {height}×{width} needs {} MiB to be decoded, more than {} MiB: raise pipeline.memory",
+                needed.div_ceil(1 << 20),
+                self.max_bytes >> 20
+            ));
         }
+        let _taken = self.room.take(needed);
         let image = DynamicImage::from_decoder(decoder).map_err(|error| error.to_string())?;
         let bytes = match self.spec.color {
             Color::Grey if image.color().has_color() => grey(image.into_rgb8().as_raw()),
@@ -413,6 +457,20 @@ mod tests {
 
     fn empty(decoder: &ImageDecoder) -> Column {
         if decoder.spec.color == Color::YcocgR { Column::U16(vec![]) } else { Column::U8(vec![]) }
+    }
+
+    #[test]
+    fn an_image_that_needs_more_memory_than_there_is_is_bad_and_so_are_many_together() {
+        let small = decoder(Color::YcocgR, 2, None).with_memory(1);
+        assert_eq!(small.max_bytes, LEAST_BYTES);
+        // 3 bytes a pixel to decode, and 9 more as a row.
+        let side = 2 * ((LEAST_BYTES / 12) as f64).sqrt() as u32 / 2;
+        assert_eq!(small.decode(&blobs(&[&png(RgbImage::new(side - 8, side - 8))])).unwrap().bad, []);
+        let why = reason(&small, &png(RgbImage::new(side + 8, side + 8)));
+        assert!(why.contains("MiB to be decoded, more than 64 MiB: raise pipeline.memory"), "{why}");
+        let half = png(RgbImage::new(side / 2, side / 2));
+        let error = small.decode(&blobs(&[&half[..]; 5])).unwrap_err();
+        assert!(error.kind() == ErrorKind::Option && error.to_string().contains("5 images"), "{error}");
     }
 
     #[test]

@@ -7,8 +7,11 @@
 mod categories;
 mod gpt2;
 pub mod image;
+mod long_words;
 pub mod mosaic;
+mod png_chunks;
 mod records;
+mod room;
 pub mod rows;
 pub mod text;
 #[cfg(feature = "tokenizer-json")]

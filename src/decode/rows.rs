@@ -1,7 +1,7 @@
 //! Lists of numbers that are rows already: tables, SNPs, arrays.
 //!
-//! Every list has one value per variable. Categories are checked against their number; real numbers must be finite, and
-//! integers become real where reals are wanted (above 2²⁴ to the nearest `f32`). A missing value stays missing, whatever
+//! Every list has one value per variable. Categories are checked against their number; real numbers must be finite and
+//! no larger than a density can square, and integers become real where reals are wanted (above 2²⁴ to the nearest `f32`). A missing value stays missing, whatever
 //! it holds: the circuit marginalises it. Fed by table columns, list columns and arrays.
 
 use std::ops::Range;
@@ -9,7 +9,7 @@ use std::ops::Range;
 use super::categories::{CategoryRule, Checked, ListKind};
 use super::records::{self, decode_each};
 use super::{Decoded, Decoder, RowShape, ValueKind};
-use crate::data::Column;
+use crate::data::{Column, LARGEST_REAL};
 use crate::error::{Error, Result};
 use crate::source::{Lists, Piece};
 
@@ -86,6 +86,10 @@ fn check_reals(piece: &Piece, lists: &Lists, num_vars: usize) -> Checked {
                 let reason = format!("variable {var}: {value} must be finite, or missing");
                 values.truncate(start);
                 return Err(reason);
+            } else if value.abs() > LARGEST_REAL {
+                let reason = format!("variable {var}: {value:e} is outside ±{LARGEST_REAL:e}; rescale the column");
+                values.truncate(start);
+                return Err(reason);
             }
         }
         missing.extend_from_slice(marks.unwrap_or_default());
@@ -145,6 +149,16 @@ mod tests {
                 assert_eq!(decoded.output, Output::Rows(Table::new(1, expected.clone()).unwrap()));
             }
         }
+    }
+
+    #[test]
+    fn a_real_number_too_large_for_a_density_costs_its_row_and_no_other() {
+        let piece = lists(Column::F32(vec![1.0, 2.0, 3.0, -2e30, 1e18, -1e18]), &[2, 2, 2]);
+        let decoded = reals(2).decode(&piece).unwrap();
+        assert_eq!(decoded.output, Output::Rows(Table::new(2, Column::F32(vec![1.0, 2.0, 1e18, -1e18])).unwrap()));
+        assert_eq!(reasons(&decoded), ["variable 1: -2e30 is outside ±1e18; rescale the column"]);
+        assert_eq!(decoded.bad[0].to_string().split(": ").next(), Some("shard"));
+        assert_eq!(decoded.bad[0].position, 101);
     }
 
     #[test]

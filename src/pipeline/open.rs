@@ -29,7 +29,9 @@ use crate::source::store::{Shard, resolve};
 use crate::source::synthetic::{Synthetic, SyntheticSpec};
 use crate::source::token_width::TokenWidth;
 use crate::source::tokens::TokenFiles;
-use crate::source::{Columns, IndexedSource, Manifest, Piece, Reading, RecordKind, Records, Source, Wanted};
+use crate::source::{
+    Columns, IndexedSource, Manifest, Piece, ReadLimits, Reading, RecordKind, Records, Source, Wanted,
+};
 
 /// Rows that are looked at to count categories.
 const ROWS_TO_COUNT: usize = 20_000;
@@ -52,6 +54,8 @@ pub struct Opened {
     hint: Hint,
     /// Which columns of a table they come from.
     pub reading: Option<Reading>,
+    /// How much of it may be in memory at once while it is looked at.
+    limits: ReadLimits,
 }
 
 #[derive(Clone, Debug)]
@@ -68,12 +72,28 @@ enum Hint {
     Synthetic { num_vars: usize, cats: u32 },
 }
 
-/// Opens a source. Token files are cut into rows of `decode.window`. Where it names no column, those of `like` are meant, if
-/// that is given.
-pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&Reading>) -> Result<Opened> {
+/// Opens a source for a run with so much memory. Token files are cut into rows of `decode.window`. Where the source names no
+/// column, those of `like` are meant, if that is given.
+pub async fn open_source(
+    spec: &SourceSpec,
+    decode: &DecodeSpec,
+    memory: u64,
+    like: Option<&Reading>,
+) -> Result<Opened> {
+    let limits = ReadLimits::of_memory(PIECE_BYTES, memory);
+    let (source, hint, reading) = open_hinted(spec, decode, limits, like).await?;
+    Ok(Opened { source, hint, reading, limits })
+}
+
+async fn open_hinted(
+    spec: &SourceSpec,
+    decode: &DecodeSpec,
+    limits: ReadLimits,
+    like: Option<&Reading>,
+) -> Result<(Source, Hint, Option<Reading>)> {
     if let Some(synthetic) = &spec.synthetic {
         let hint = Hint::Synthetic { num_vars: synthetic.num_vars, cats: synthetic.cats };
-        return Ok(Opened { source: Source::Indexed(Arc::new(Synthetic::new(synthetic)?)), hint, reading: None });
+        return Ok((Source::Indexed(Arc::new(Synthetic::new(synthetic)?)), hint, None));
     }
     let columns = match (&spec.column, &spec.columns[..], like) {
         (Some(name), ..) => Columns::One(name.clone()),
@@ -92,10 +112,10 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&R
     };
     let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
     if format == Format::Arrow {
-        let open = move || ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns);
+        let open = move || ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns, &limits);
         let stream = detached("standard-input", open).await?; // blocks until somebody writes
-        let (hint, reading) = (Hint::Records(stream.kind()), Some(stream.reading().clone()));
-        return Ok(Opened { source: Source::Live(Arc::new(stream)), hint, reading });
+        let (hint, reading) = (Hint::Records(stream.kind()), stream.reading().clone());
+        return Ok((Source::Live(Arc::new(stream)), hint, Some(reading)));
     }
     let patterns: Vec<String> = spec.files.iter().map(|file| expand_path(file)).collect::<Result<_>>()?;
     let shards = resolve(&patterns).await?;
@@ -103,16 +123,16 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&R
     Ok(match format {
         Format::Parquet => {
             let source = ParquetSource::open(shards, &columns).await?;
-            let (hint, reading) = (Hint::Records(source.column_kind()), Some(source.reading().clone()));
-            Opened { source: Source::Blocks(Arc::new(source)), hint, reading }
+            let (hint, reading) = (Hint::Records(source.column_kind()), source.reading().clone());
+            (Source::Blocks(Arc::new(source)), hint, Some(reading))
         }
         Format::Jsonl => {
             let source = JsonlSource::open(shards, spec.column.as_deref().unwrap_or("text")).await?;
-            Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::Records(RecordKind::Text), reading: None }
+            (Source::Blocks(Arc::new(source)), Hint::Records(RecordKind::Text), None)
         }
         Format::Tokens if shards.iter().all(is_compressed) => {
             let source = CompressedTokens::open(shards, width).await?;
-            Opened { source: Source::Blocks(Arc::new(source)), hint: Hint::TokenStream, reading: None }
+            (Source::Blocks(Arc::new(source)), Hint::TokenStream, None)
         }
         Format::Tokens if shards.iter().any(is_compressed) => {
             return Err(Error::option("files: some token files are compressed and some are not; read them apart"));
@@ -120,12 +140,12 @@ pub async fn open_source(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&R
         Format::Tokens => {
             let window = decode.window.unwrap_or(DEFAULT_WINDOW);
             let source = TokenFiles::open(&local_paths(&shards)?, width, window)?;
-            Opened { source: Source::Indexed(Arc::new(source)), hint: Hint::TokenRows, reading: None }
+            (Source::Indexed(Arc::new(source)), Hint::TokenRows, None)
         }
         Format::Npy => {
             let source = NpyFiles::open(&local_paths(&shards)?)?;
             let hint = Hint::Array(source.shape().to_vec());
-            Opened { source: Source::Indexed(Arc::new(source)), hint, reading: None }
+            (Source::Indexed(Arc::new(source)), hint, None)
         }
         Format::Arrow => unreachable!("opened above"),
     })
@@ -162,7 +182,8 @@ pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dy
                 Some(color) => color,
                 None => opened.likely_color().await?,
             };
-            Ok(Arc::new(ImageDecoder::new(ImageSpec { color, ..decode.image() })?))
+            let decoder = ImageDecoder::new(ImageSpec { color, ..decode.image() })?;
+            Ok(Arc::new(decoder.with_memory(2 * opened.limits.part_bytes)))
         }
         DecodeKind::Rows => opened.row_decoder(decode).await,
     }
@@ -306,7 +327,7 @@ impl Opened {
             Source::Blocks(source) => {
                 let mut left = records;
                 for block in 0..source.blocks().len() {
-                    let fetched = source.fetch(block, PIECE_BYTES).await?;
+                    let fetched = source.fetch(block, self.limits).await?;
                     // Cutting is work, not waiting, and may itself wait for bytes: not on a thread that drives others.
                     let wanted = left;
                     let pieces = tokio::task::spawn_blocking(move || {

@@ -99,7 +99,7 @@ impl HeldOut {
 
     /// Rows that can be looked at again and again.
     async fn open_source(source: &SourceSpec, spec: &PipelineSpec, like: Option<&Reading>) -> Result<Self> {
-        let source = open_source(source, &spec.decode, like).await?.source;
+        let source = open_source(source, &spec.decode, spec.pipeline.memory, like).await?.source;
         if let Source::Live(_) = source {
             return Err(Error::option("files: a live stream comes only once, and held-out rows are looked at often"));
         }
@@ -118,7 +118,8 @@ impl HeldOut {
 impl Inputs {
     /// Opens everything that a pipeline names.
     pub async fn open(spec: &PipelineSpec) -> Result<Self> {
-        let opened = open_source(&spec.source, &spec.decode, None).await.map_err(|e| e.at("source"))?;
+        let memory = spec.pipeline.memory;
+        let opened = open_source(&spec.source, &spec.decode, memory, None).await.map_err(|e| e.at("source"))?;
         let decoder = open_decoder(&spec.decode, &opened).await.map_err(|e| e.at("decode"))?;
         let valid = match &spec.validate {
             None => None,

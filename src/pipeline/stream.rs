@@ -15,7 +15,6 @@
 //! the channel after it is closed.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -28,11 +27,12 @@ use tokio::task::JoinHandle;
 use super::budget::{ByteBudget, Held};
 use super::waits::{StageWaits, Waits};
 use crate::batcher::{Arrival, BadPolicy, BatchSpec, Batcher, Event};
+use crate::caught::quietly;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::{BadRecord, Decoded, Decoder, Output};
 use crate::error::{Error, ErrorKind, Result};
 use crate::order::{EpochPlan, rows_of_epoch};
-use crate::source::{BlockSource, Fetched, IndexedSource, Piece, Source};
+use crate::source::{Arrived, BlockSource, Fetched, IndexedSource, Piece, ReadLimits, Source};
 
 /// How the stages run. None of it changes the batches.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,6 +107,7 @@ impl Stream {
         let batcher =
             Batcher::new(batch, options.bad, decoder.shape().clone(), arrival, options.memory / 2, start.clone())?;
 
+        let limits = ReadLimits::of_memory(PIECE_BYTES as usize, options.memory);
         let (plan, planned) = bounded(options.prefetch.max(1));
         let (work, to_do) = bounded(options.workers.max(1) * 2);
         let (done, finished) = bounded(options.workers.max(1) * 2);
@@ -121,6 +122,7 @@ impl Stream {
             expansion: decoder.expansion().max(1),
             piece_rows: (PIECE_BYTES / row_bytes.max(1)).clamp(1, WINDOW_ROWS),
             fetched: budgets.fetched.clone(),
+            limits,
             plan,
         };
         runtime.spawn(planner.run(start));
@@ -134,6 +136,7 @@ impl Stream {
             waits: waits.clone(),
             next: 0,
             row_bytes,
+            limits,
         };
         spawn("anemone-cutter", move || cutter.run())?;
         for _ in 0..options.workers.max(1) {
@@ -258,6 +261,7 @@ struct Planner {
     expansion: u64,
     piece_rows: u64,
     fetched: ByteBudget,
+    limits: ReadLimits,
     plan: Sender<Plan>,
 }
 
@@ -297,8 +301,8 @@ impl Planner {
             for window in first_window..plan.num_windows() {
                 for &index in plan.window(window) {
                     let held = self.fetched.take(source.blocks()[index].fetch_bytes).await.ok_or(Stopped)?;
-                    let reader = source.clone();
-                    let fetch = tokio::spawn(async move { reader.fetch(index, PIECE_BYTES as usize).await });
+                    let (reader, limits) = (source.clone(), self.limits);
+                    let fetch = tokio::spawn(async move { reader.fetch(index, limits).await });
                     self.plan.send(Plan::Block { index, fetch, held }).await?;
                 }
                 self.plan.send(Plan::WindowEnd).await?;
@@ -369,6 +373,7 @@ struct Cutter {
     next: u64,
     /// About what a decoded row takes: what a gather is charged before it is made.
     row_bytes: u64,
+    limits: ReadLimits,
 }
 
 impl Cutter {
@@ -424,14 +429,14 @@ impl Cutter {
     fn cut_live(&mut self, source: &dyn crate::source::LiveSource) -> std::result::Result<(), Stopped> {
         loop {
             let begun = Instant::now();
-            let piece = caught(|| source.next());
+            let arrived = caught(|| source.next(&self.limits));
             self.waits.cutter.add_input(begun.elapsed());
-            match piece {
-                Ok(Some(piece)) => {
+            match arrived {
+                Ok(Some(Arrived::Piece(piece))) => {
                     let bytes = piece.num_bytes() as u64;
                     self.send_work(Job::Decode(piece), bytes)?;
-                    self.send_event(Ok(Some(Event::WindowEnd)))?;
                 }
+                Ok(Some(Arrived::MessageEnd)) => self.send_event(Ok(Some(Event::WindowEnd)))?,
                 Ok(None) => return Ok(()),
                 Err(error) => {
                     self.send_event(Err(error))?;
@@ -584,9 +589,5 @@ impl BatcherStage {
 
 /// A panic in a stage is our mistake; the run ends with an error that says so instead of waiting for ever.
 fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
-        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        Err(Error::internal(format!("a stage panicked: {}", text.unwrap_or_else(|| "no message".into()))))
-    })
+    quietly(work).unwrap_or_else(|text| Err(Error::internal(format!("a stage panicked: {text}"))))
 }

@@ -1,25 +1,30 @@
 //! Arrow IPC streams, as any producer can pipe into standard input: a `LiveSource`.
 //!
-//! The schema comes first and decides, with [`Columns`], what the records are; then each record batch is one piece, and rows
-//! are counted from the beginning. Nothing can be read again: after a crash the producer decides what comes next.
+//! The schema comes first and decides, with [`Columns`], what the records are; then each record batch is cut into pieces, and
+//! rows are counted from the beginning. Nothing can be read again: after a crash the producer decides what comes next.
 //!
 //! A stream that stops inside a message is cut off, and an error. One that stops between two messages is complete even
 //! without the end marker, because the format allows it; watch the producer's exit status (`set -o pipefail`).
+//!
+//! Lengths are checked in `arrow_messages` before the `arrow` crate sees them.
 
-use std::io::{BufReader, Cursor, ErrorKind, Read};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::HashMap;
+use std::io::{BufReader, Cursor, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
-use arrow::ipc::reader::StreamReader;
+use arrow::ipc::MessageHeader;
+use arrow::ipc::convert::try_fb_to_schema;
+use arrow::ipc::reader::{read_dictionary, read_record_batch};
 
+use super::arrow_messages::{CONTINUATION_MARKER, Message, Messages, Trouble};
 use super::columns::{Binding, Columns, Reading, RecordKind};
-use super::{LiveSource, Manifest, Piece, Positions};
+use super::cuts::Cuts;
+use super::{Arrived, LiveSource, Manifest, Piece, Positions, ReadLimits};
+use crate::caught::quietly;
 use crate::error::{Error, Result};
-
-/// What every stream begins with since version 0.15 of the format.
-const CONTINUATION_MARKER: &[u8] = &[0xff; 4];
 
 /// What the other format, a file with an index at its end, begins with.
 const FILE_MAGIC: &[u8] = b"ARROW1";
@@ -27,6 +32,7 @@ const FILE_MAGIC: &[u8] = b"ARROW1";
 /// Record batches from a stream.
 pub struct ArrowStream {
     name: Arc<str>,
+    schema: SchemaRef,
     binding: Binding,
     manifest: Manifest,
     state: Mutex<State>,
@@ -35,7 +41,11 @@ pub struct ArrowStream {
 /// How far the stream has been read.
 struct State {
     /// `None` after the end, or after an error from which reading cannot go on.
-    reader: Option<StreamReader<Watched>>,
+    messages: Option<Messages>,
+    /// What the batches refer to, by its number.
+    dictionaries: HashMap<i64, ArrayRef>,
+    /// The batch that is being delivered, and the number of its first row.
+    current: Option<(u64, Cuts)>,
     batches: u64,
     rows: u64,
 }
@@ -43,21 +53,26 @@ struct State {
 impl ArrowStream {
     /// Reads the schema and finds the columns in it. Waits until the producer has sent it. Messages call the stream
     /// `name`.
-    pub fn new(name: &str, mut read: Box<dyn Read + Send>, columns: &Columns) -> Result<Self> {
+    pub fn new(name: &str, mut read: Box<dyn Read + Send>, columns: &Columns, limits: &ReadLimits) -> Result<Self> {
         let mut head = Vec::new();
         read.by_ref().take(FILE_MAGIC.len() as u64).read_to_end(&mut head).map_err(|e| Error::io(name, &e))?;
         check_head(&head).map_err(|error| error.at(name))?;
-        let watched = Watched { inner: Cursor::new(head).chain(BufReader::new(read)), bytes: 0, ended: false };
-        let reader = unless_damaged(|| StreamReader::try_new(watched, None)).map_err(|error| match error {
-            ArrowError::IoError(_, e) if e.kind() != ErrorKind::UnexpectedEof => Error::io(name, &e),
-            other => Error::format(format!("{name}: no schema of an Arrow IPC stream: {other}")),
+        let mut messages = Messages::new(Box::new(Cursor::new(head).chain(BufReader::new(read))));
+        let no_schema = |why: &str| Error::format(format!("{name}: no schema of an Arrow IPC stream: {why}"));
+        let first = messages.next(limits).map_err(|trouble| match trouble {
+            Trouble::Failed(e) => Error::io(name, &e),
+            Trouble::CutOff => no_schema("the stream is cut off"),
+            Trouble::Refused(why) => no_schema(&why),
         })?;
-        let binding = Binding::new(&reader.schema(), columns).map_err(|error| error.at(name))?;
+        let first = first.ok_or_else(|| no_schema("the stream has ended"))?;
+        let schema = unless_damaged(|| read_schema(&first)).map_err(|error| no_schema(&error.to_string()))?;
+        let binding = Binding::new(&schema, columns).map_err(|error| error.at(name))?;
         // Of the columns that are read: others may come and go.
         let options = format!("{:?} {:?}", binding.names(), binding.kind());
         let manifest = Manifest::new("arrow-stream", Vec::new(), &options);
-        let state = Mutex::new(State { reader: Some(reader), batches: 0, rows: 0 });
-        Ok(Self { name: name.into(), binding, manifest, state })
+        let state =
+            State { messages: Some(messages), dictionaries: HashMap::new(), current: None, batches: 0, rows: 0 };
+        Ok(Self { name: name.into(), schema, binding, manifest, state: Mutex::new(state) })
     }
 
     /// What the records are.
@@ -70,39 +85,60 @@ impl ArrowStream {
         self.binding.reading()
     }
 
-    /// The next record batch, with the number of its first row.
-    fn next_batch(&self) -> Result<Option<(u64, RecordBatch)>> {
-        // Nothing here panics while the lock is held; if it did, the reader would notice that it is inside a message.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { reader: slot, batches, rows } = &mut *state;
-        let Some(reader) = slot else { return Ok(None) };
-        let before = reader.get_ref().bytes;
-        let outcome = unless_damaged(|| reader.next().transpose()).transpose();
-        let (read, ended) = (reader.get_ref().bytes - before, reader.get_ref().ended);
-        let place = format!("{}: record batch {batches}, after row {rows}", self.name);
-        let cut_off = || Error::format(format!("{place}: the stream is cut off: did its producer fail?"));
-        let failure = match outcome {
-            // Whole messages are multiples of 8 bytes; the reader takes a few bytes of another one for an end.
-            None if ended && !read.is_multiple_of(4) => Some(cut_off()),
-            None => None,
-            // A column of a batch takes at least a bit a row, so a lying row count does not make us allocate.
-            Some(Ok(batch)) if batch.num_rows() as u64 > 8 * read => {
-                let rows = batch.num_rows();
-                Some(Error::format(format!("{place}: {rows} rows in {read} bytes: the stream is damaged")))
+    /// The next record batch that has rows.
+    fn next_batch(&self, state: &mut State, limits: &ReadLimits) -> Result<Option<RecordBatch>> {
+        let Some(mut messages) = state.messages.take() else { return Ok(None) };
+        loop {
+            let place = || format!("{}: record batch {}, after row {}", self.name, state.batches, state.rows);
+            let message = messages.next(limits).map_err(|trouble| match trouble {
+                Trouble::Failed(e) => Error::io(&place(), &e),
+                Trouble::CutOff => Error::format("the stream is cut off: did its producer fail?").at(place()),
+                Trouble::Refused(why) => Error::format(why).at(place()),
+            })?;
+            let Some(message) = message else { return Ok(None) };
+            let read = unless_damaged(|| self.read_message(&message, &mut state.dictionaries));
+            if let Some(batch) = read.map_err(|error| Error::format(error.to_string()).at(place()))? {
+                state.batches += 1;
+                if batch.num_rows() > 0 {
+                    state.messages = Some(messages);
+                    return Ok(Some(batch));
+                }
             }
-            Some(Ok(batch)) => {
-                let first = *rows;
-                *batches += 1;
-                *rows += batch.num_rows() as u64;
-                return Ok(Some((first, batch)));
-            }
-            Some(Err(ArrowError::IoError(_, e))) if e.kind() != ErrorKind::UnexpectedEof => Some(Error::io(&place, &e)),
-            Some(Err(_)) if ended => Some(cut_off()),
-            Some(Err(error)) => Some(Error::format(format!("{place}: {error}"))),
-        };
-        *slot = None;
-        failure.map_or(Ok(None), Err)
+        }
     }
+
+    /// The rows of a message, if it has any; a dictionary is kept for the rows to come.
+    fn read_message(
+        &self,
+        message: &Message,
+        dictionaries: &mut HashMap<i64, ArrayRef>,
+    ) -> std::result::Result<Option<RecordBatch>, ArrowError> {
+        let (metadata, body) = (parsed(message)?, message.body());
+        let version = metadata.version();
+        if let Some(batch) = metadata.header_as_record_batch() {
+            return read_record_batch(&body, batch, self.schema.clone(), dictionaries, None, &version).map(Some);
+        }
+        if let Some(dictionary) = metadata.header_as_dictionary_batch() {
+            return read_dictionary(&body, dictionary, &self.schema, dictionaries, &version).map(|()| None);
+        }
+        match metadata.header_type() {
+            MessageHeader::NONE => Ok(None),
+            MessageHeader::Schema => Err(ArrowError::IpcError("a second schema".into())),
+            other => Err(ArrowError::IpcError(format!("a message of a kind that holds no rows: {other:?}"))),
+        }
+    }
+}
+
+fn read_schema(message: &Message) -> std::result::Result<SchemaRef, ArrowError> {
+    let metadata = parsed(message)?;
+    let schema = metadata.header_as_schema();
+    let schema = schema.ok_or_else(|| ArrowError::IpcError("its first message is another one".into()))?;
+    try_fb_to_schema(schema).map(Arc::new)
+}
+
+/// The metadata of a message that was checked, so that this succeeds.
+fn parsed(message: &Message) -> std::result::Result<arrow::ipc::Message<'_>, ArrowError> {
+    message.metadata().map_err(|trouble| ArrowError::IpcError(format!("{trouble:?}")))
 }
 
 /// Refuses what is not a stream before the reader takes its first bytes for a length.
@@ -117,7 +153,7 @@ fn check_head(head: &[u8]) -> Result<()> {
             "is an Arrow IPC file, not a stream: write it with pyarrow.ipc.new_stream instead of new_file",
         ));
     }
-    if !head.starts_with(CONTINUATION_MARKER) {
+    if !head.starts_with(&CONTINUATION_MARKER) {
         return Err(Error::format(
             "does not begin like an Arrow IPC stream: write one, for instance with pyarrow.ipc.new_stream",
         ));
@@ -125,11 +161,11 @@ fn check_head(head: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The `arrow` crate panics on some damaged messages, such as one with a buffer outside it: an error like any other. What
-/// was read from is not used again after an error, so it does not matter in what state that left it.
+/// The `arrow` crate panics on some damaged messages, such as one with a dictionary that is not there: an error like any
+/// other. What was read from is not used again after an error, so it does not matter in what state that left it.
 fn unless_damaged<T>(read: impl FnOnce() -> std::result::Result<T, ArrowError>) -> std::result::Result<T, ArrowError> {
-    let damaged = |_| Err(ArrowError::IpcError("its lengths contradict each other: the stream is damaged".into()));
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(damaged)
+    let damaged = |_| Err(ArrowError::IpcError("its parts contradict each other: the stream is damaged".into()));
+    quietly(read).unwrap_or_else(damaged)
 }
 
 impl LiveSource for ArrowStream {
@@ -137,16 +173,25 @@ impl LiveSource for ArrowStream {
         &self.manifest
     }
 
-    fn next(&self) -> Result<Option<Piece>> {
-        while let Some((first, batch)) = self.next_batch()? {
-            if batch.num_rows() == 0 {
-                continue;
-            }
+    fn next(&self, limits: &ReadLimits) -> Result<Option<Arrived>> {
+        // Nothing here panics while the lock is held; if it did, there would be no messages any more.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((first, cuts)) = &mut state.current {
+            let Some(cut) = cuts.next(&self.binding, limits) else {
+                state.current = None;
+                return Ok(Some(Arrived::MessageEnd));
+            };
             let place = |error: Error| error.at(format_args!("{}: rows from {first} on", self.name));
-            let (records, bad) = self.binding.records(&batch).map_err(place)?;
-            return Ok(Some(Piece { file: self.name.clone(), positions: Positions::Rows { first }, records, bad }));
+            let (rows, records, bad) = cut.map_err(place)?;
+            let positions = Positions::Rows { first: *first + rows.start as u64 };
+            return Ok(Some(Arrived::Piece(Piece { file: self.name.clone(), positions, records, bad })));
         }
-        Ok(None)
+        let Some(batch) = self.next_batch(&mut state, limits)? else { return Ok(None) };
+        let first = state.rows;
+        state.rows += batch.num_rows() as u64;
+        state.current = Some((first, Cuts::new(batch)));
+        drop(state);
+        self.next(limits) // a batch with rows has a piece
     }
 }
 
@@ -156,29 +201,12 @@ impl std::fmt::Debug for ArrowStream {
     }
 }
 
-/// A reader that remembers how far it came.
-struct Watched {
-    inner: std::io::Chain<Cursor<Vec<u8>>, BufReader<Box<dyn Read + Send>>>,
-    /// Bytes read.
-    bytes: u64,
-    /// Whether there are no more.
-    ended: bool,
-}
-
-impl Read for Watched {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.bytes += read as u64;
-        self.ended |= read == 0 && !buffer.is_empty();
-        Ok(read)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use arrow::array::{ArrayRef, DictionaryArray, StringArray, UInt8Array, UInt16Array};
     use arrow::datatypes::{Int8Type, Schema};
-    use arrow::ipc::writer::StreamWriter;
+    use arrow::ipc::CompressionType;
+    use arrow::ipc::writer::{IpcWriteOptions, StreamWriter};
     use proptest::prelude::*;
 
     use super::*;
@@ -204,12 +232,24 @@ mod tests {
     }
 
     fn open(bytes: &[u8], columns: &Columns) -> Result<ArrowStream> {
-        ArrowStream::new("standard input", Box::new(Cursor::new(bytes.to_vec())), columns)
+        ArrowStream::new("standard input", Box::new(Cursor::new(bytes.to_vec())), columns, &LIMITS)
+    }
+
+    const LIMITS: ReadLimits = ReadLimits { piece_bytes: 1 << 20, part_bytes: 1 << 20, record_bytes: 1 << 18 };
+
+    fn next_piece(stream: &ArrowStream) -> Result<Option<Piece>> {
+        loop {
+            match stream.next(&LIMITS)? {
+                Some(Arrived::MessageEnd) => {}
+                Some(Arrived::Piece(piece)) => return Ok(Some(piece)),
+                None => return Ok(None),
+            }
+        }
     }
 
     fn pieces(bytes: &[u8]) -> Result<Vec<Piece>> {
         let stream = open(bytes, &Columns::Auto)?;
-        std::iter::from_fn(|| stream.next().transpose()).collect()
+        std::iter::from_fn(|| next_piece(&stream).transpose()).collect()
     }
 
     #[test]
@@ -240,9 +280,9 @@ mod tests {
         let bytes = writer.into_inner().unwrap();
         let stream = open(&bytes, &Columns::One("words".into())).unwrap();
         assert_eq!(stream.kind(), RecordKind::Text);
-        let Records::Blobs(blobs) = stream.next().unwrap().unwrap().records else { panic!("texts are blobs") };
+        let Records::Blobs(blobs) = next_piece(&stream).unwrap().unwrap().records else { panic!("texts are blobs") };
         assert_eq!([0, 1, 2].map(|record| blobs.get(record)), [&b"anemone"[..], b"coral", b"anemone"]);
-        assert_eq!(stream.next().unwrap(), None);
+        assert_eq!(next_piece(&stream).unwrap(), None);
         let error = open(&bytes, &Columns::One("word".into())).unwrap_err();
         assert!(error.to_string().starts_with("standard input: no column `word`"), "{error}");
     }
@@ -295,11 +335,11 @@ mod tests {
         }
         let (bytes, ends) = numbers(&[vec![1, 2, 3]]);
         let reader = Cursor::new(bytes[..ends[0] + 30].to_vec()).chain(Fails);
-        let stream = ArrowStream::new("standard input", Box::new(reader), &Columns::Auto).unwrap();
-        let error = stream.next().unwrap_err();
+        let stream = ArrowStream::new("standard input", Box::new(reader), &Columns::Auto, &LIMITS).unwrap();
+        let error = next_piece(&stream).unwrap_err();
         assert!(error.kind() == ErrorKind::Io && error.to_string().contains("the pipe broke"), "{error}");
-        assert_eq!(stream.next().unwrap(), None);
-        assert_eq!(ArrowStream::new("x", Box::new(Fails), &Columns::Auto).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(next_piece(&stream).unwrap(), None);
+        assert_eq!(ArrowStream::new("x", Box::new(Fails), &Columns::Auto, &LIMITS).unwrap_err().kind(), ErrorKind::Io);
     }
 
     #[test]
@@ -311,6 +351,71 @@ mod tests {
         assert_eq!(open(&bytes, &Columns::Auto).unwrap().manifest().kind, "arrow-stream");
         let empty = StreamWriter::try_new(Vec::new(), &Schema::empty()).unwrap().into_inner().unwrap();
         assert!(open(&empty, &Columns::Auto).unwrap_err().to_string().contains("there are none"));
+    }
+
+    /// The same stream of numbers, compressed.
+    fn compressed(batches: &[Vec<u16>], codec: CompressionType) -> Vec<u8> {
+        let schema = Schema::new(vec![
+            arrow::datatypes::Field::new("a", arrow::datatypes::DataType::UInt16, false),
+            arrow::datatypes::Field::new("b", arrow::datatypes::DataType::UInt8, true),
+        ]);
+        let options = IpcWriteOptions::default().try_with_compression(Some(codec)).unwrap();
+        let mut writer = StreamWriter::try_new_with_options(Vec::new(), &schema, options).unwrap();
+        for values in batches {
+            let first: ArrayRef = Arc::new(UInt16Array::from(values.clone()));
+            let second: ArrayRef = Arc::new(UInt8Array::from_iter(values.iter().map(|v| (v % 7 != 0).then_some(5))));
+            writer.write(&RecordBatch::try_new(schema.clone().into(), vec![first, second]).unwrap()).unwrap();
+        }
+        writer.into_inner().unwrap()
+    }
+
+    const CODECS: [CompressionType; 2] = [CompressionType::ZSTD, CompressionType::LZ4_FRAME];
+
+    #[test]
+    fn a_compressed_batch_may_have_many_rows_in_few_bytes_and_is_one_message_in_pieces() {
+        for codec in CODECS {
+            let bytes = compressed(&[vec![3; 100_000], vec![4; 3]], codec);
+            assert!(bytes.len() < 10_000, "{}", bytes.len());
+            let stream = open(&bytes, &Columns::Auto).unwrap();
+            let (mut rows, mut message_ends) = (0, Vec::new());
+            while let Some(arrived) = stream.next(&LIMITS).unwrap() {
+                match arrived {
+                    Arrived::MessageEnd => message_ends.push(rows),
+                    Arrived::Piece(piece) => {
+                        assert_eq!(piece.positions, Positions::Rows { first: rows });
+                        rows += piece.num_records() as u64;
+                    }
+                }
+            }
+            assert_eq!(message_ends, [100_000, 100_003]);
+        }
+    }
+
+    #[test]
+    fn a_batch_that_decompresses_to_more_than_the_limit_is_refused() {
+        for codec in CODECS {
+            let error = pieces(&compressed(&[vec![1, 2], vec![3; 400_000]], codec)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Format, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("record batch 1, after row 2: a message takes 2 MiB"), "{text}");
+            assert!(text.contains("pipeline.memory"), "{text}");
+        }
+    }
+
+    #[test]
+    fn no_length_is_believed_wherever_it_stands() {
+        for codec in CODECS {
+            let bytes = compressed(&[vec![9; 5000], vec![4, 5]], codec);
+            for at in (8..bytes.len() - 8).step_by(4) {
+                for length in [1i64 << 40, i64::MAX, -2, i64::MIN, 1 << 31] {
+                    let mut damaged = bytes.clone();
+                    damaged[at..at + 8].copy_from_slice(&length.to_le_bytes());
+                    if let Err(error) = pieces(&damaged) {
+                        assert_ne!(error.kind(), ErrorKind::Io, "byte {at}: {error}");
+                    }
+                }
+            }
+        }
     }
 
     proptest! {
@@ -328,6 +433,22 @@ mod tests {
             // A damaged count may promise rows in the padding of a buffer, 64 bytes each, but not more.
             if let Ok(pieces) = pieces(&bytes) {
                 prop_assert!(pieces.iter().map(Piece::num_records).sum::<usize>() <= 64);
+            }
+        }
+
+        #[test]
+        fn no_damage_to_a_compressed_stream_ends_the_process_or_fails_as_a_disk_would(
+            codec in prop::sample::select(CODECS.to_vec()),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+        ) {
+            let mut bytes = compressed(&[(0..2000).map(|i| i % 50).collect(), vec![4, 5]], codec);
+            changes.iter().for_each(|(at, byte)| {
+                let at = at.index(bytes.len());
+                bytes[at] = *byte;
+            });
+            match pieces(&bytes) {
+                Ok(pieces) => prop_assert!(pieces.iter().map(Piece::num_records).sum::<usize>() <= 2100),
+                Err(error) => prop_assert!(error.kind() != ErrorKind::Io, "{error}"),
             }
         }
     }

@@ -15,7 +15,7 @@ use zstd::stream::raw::CParameter;
 use super::store::{READER_BYTES, Shard, read_error};
 use super::token_width::TokenWidth;
 use super::zstd_frames::{self, Frame};
-use super::{Block, BlockSource, BoxFuture, Fetched, Lists, Manifest, Piece, Positions, Records};
+use super::{Block, BlockSource, BoxFuture, Fetched, Lists, Manifest, Piece, Positions, ReadLimits, Records};
 use crate::error::{Error, Result};
 
 /// Bytes of tokens in a frame that is written.
@@ -77,7 +77,7 @@ impl CompressedTokens {
         bytes.map(|bytes| bytes / self.width.bytes() as u64)
     }
 
-    async fn fetch_block(&self, block: usize, piece_bytes: usize) -> Result<Fetched> {
+    async fn fetch_block(&self, block: usize, limits: ReadLimits) -> Result<Fetched> {
         let (shard, frame) = &self.frames[block];
         let shard = &self.shards[*shard];
         let bytes: Box<dyn Read + Send> = if frame.range.end - frame.range.start > WHOLE_BYTES {
@@ -98,7 +98,7 @@ impl CompressedTokens {
                 file: shard.name().clone(),
                 frame: frame.clone(),
                 width: self.width,
-                piece_bytes: (piece_bytes / self.width.bytes()).max(1) * self.width.bytes(),
+                piece_bytes: (limits.piece_bytes / self.width.bytes()).max(1) * self.width.bytes(),
                 num_bytes: 0,
             }),
         })
@@ -114,8 +114,8 @@ impl BlockSource for CompressedTokens {
         &self.blocks
     }
 
-    fn fetch(&self, block: usize, piece_bytes: usize) -> BoxFuture<'_, Result<Fetched>> {
-        Box::pin(self.fetch_block(block, piece_bytes))
+    fn fetch(&self, block: usize, limits: ReadLimits) -> BoxFuture<'_, Result<Fetched>> {
+        Box::pin(self.fetch_block(block, limits))
     }
 }
 

@@ -76,7 +76,7 @@ impl Concatenated {
         if let Some(row) = rows.iter().find(|&&row| row >= num_rows) {
             return Err(Error::data(format!("{}: row {row} is outside 0..{num_rows}", self.label)));
         }
-        let mut checked = vec![false; self.parts.len()];
+        let mut is_read = vec![false; self.parts.len()];
         let mut bytes = Vec::with_capacity(rows.len() * row_bytes);
         for row in rows {
             let mut start = row * row_bytes as u64;
@@ -84,10 +84,7 @@ impl Concatenated {
             let mut index = self.parts.partition_point(|part| part.end <= start);
             while start < end {
                 let part = &self.parts[index];
-                // Once a gather, not once a row: it asks the file system.
-                if !std::mem::replace(&mut checked[index], true) {
-                    part.file.check()?;
-                }
+                is_read[index] = true;
                 let stop = end.min(part.end);
                 let at = |place: u64| part.data + (place - part.start) as usize;
                 self.count(part.file.append_to(at(start)..at(stop), &mut bytes));
@@ -95,6 +92,8 @@ impl Concatenated {
                 index += 1;
             }
         }
+        // Once a gather, not once a row: it asks the file system. And afterwards: before, it would say nothing of these bytes.
+        self.parts.iter().zip(is_read).filter(|(_, is_read)| *is_read).try_for_each(|(part, _)| part.file.check())?;
         Ok(bytes)
     }
 

@@ -15,7 +15,9 @@ use bytes::{Buf, Bytes};
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use super::store::{READER_BYTES, Shard, read_error};
-use super::{Blobs, Block, BlockSource, BoxFuture, Fetched, Manifest, Piece, Positions, Records, zstd_frames};
+use super::{
+    Blobs, Block, BlockSource, BoxFuture, Fetched, Manifest, Piece, Positions, ReadLimits, Records, zstd_frames,
+};
 use crate::error::{Error, Result};
 
 /// A block of a plain file.
@@ -83,70 +85,64 @@ impl JsonlSource {
         Ok(Self { manifest, blocks, shards, ranges, field: field.into(), max_line_bytes: MAX_LINE_BYTES })
     }
 
-    async fn fetch_block(&self, block: usize, piece_bytes: usize) -> Result<Fetched> {
+    async fn fetch_block(&self, block: usize, limits: ReadLimits) -> Result<Fetched> {
         let (shard, range) = &self.ranges[block];
         let shard = &self.shards[*shard];
+        let max_line_bytes = self.max_line_bytes.min(usize::try_from(limits.record_bytes).unwrap_or(usize::MAX));
         let (start, input): (u64, Box<dyn Read + Send>) = if is_compressed(shard) {
             let decoder = zstd::stream::read::Decoder::new(shard.reader(range.clone())?);
             (0, Box::new(decoder.map_err(|error| Error::io(shard.name(), &error))?))
         } else {
-            let (start, lines) = self.fetch_lines(shard, range.clone()).await?;
+            let (start, lines) = fetch_lines(shard, range.clone(), max_line_bytes).await?;
             (start, Box::new(lines.reader()))
         };
-        let lines = Lines {
-            input,
-            buffer: Vec::new(),
-            used: 0,
-            offset: start,
-            max_line_bytes: self.max_line_bytes,
-            is_at_end: false,
-        };
+        let lines = Lines { input, buffer: Vec::new(), used: 0, offset: start, max_line_bytes, is_at_end: false };
         Ok(Fetched {
             pieces: Box::new(Pieces {
                 lines,
                 file: shard.name().clone(),
                 field: self.field.clone(),
-                piece_bytes,
+                piece_bytes: limits.piece_bytes,
                 failure: None,
                 is_over: false,
             }),
         })
     }
+}
 
-    /// The lines that begin in a range, to the end of the last of them, and where the first begins.
-    async fn fetch_lines(&self, shard: &Shard, range: Range<u64>) -> Result<(u64, Bytes)> {
-        // With the byte before: if it ends a line, one begins with the range.
-        let from = range.start.saturating_sub(1);
-        let bytes = shard.range(from..range.end).await?;
-        let first = if range.start == 0 {
-            Some(0)
-        } else {
-            bytes.iter().position(|&byte| byte == b'\n').map(|end| end + 1).filter(|&first| first < bytes.len())
-        };
-        let Some(first) = first else { return Ok((range.end, Bytes::new())) }; // all of a line that began before
-        let bytes = bytes.slice(first..);
-        let start = from + first as u64;
-        let mut at = range.end;
-        if bytes.ends_with(b"\n") || at == shard.size() {
-            return Ok((start, bytes));
-        }
-        // The last line goes on in the next block, or through several.
-        let last = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
-        let mut lines = Vec::from(bytes);
-        let mut step = TAIL_BYTES;
-        while at < shard.size() && lines.len() - last <= self.max_line_bytes {
-            let end = shard.size().min(at + step);
-            let more = shard.range(at..end).await?;
-            if let Some(newline) = more.iter().position(|&byte| byte == b'\n') {
-                lines.extend_from_slice(&more[..=newline]);
-                break;
-            }
-            lines.extend_from_slice(&more);
-            at = end;
-            step = (2 * step).min(READER_BYTES);
-        }
-        Ok((start, lines.into()))
+/// The lines that begin in a range, to the end of the last of them, and where the first begins.
+async fn fetch_lines(shard: &Shard, range: Range<u64>, max_line_bytes: usize) -> Result<(u64, Bytes)> {
+    // With the byte before: if it ends a line, one begins with the range.
+    let from = range.start.saturating_sub(1);
+    let bytes = shard.range(from..range.end).await?;
+    let first = if range.start == 0 {
+        Some(0)
+    } else {
+        bytes.iter().position(|&byte| byte == b'\n').map(|end| end + 1).filter(|&first| first < bytes.len())
+    };
+    let Some(first) = first else { return Ok((range.end, Bytes::new())) }; // all of a line that began before
+    let bytes = bytes.slice(first..);
+    let start = from + first as u64;
+    let mut at = range.end;
+    if bytes.ends_with(b"\n") || at == shard.size() {
+        return Ok((start, bytes));
     }
+    // The last line goes on in the next block, or through several.
+    let last = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    let mut lines = Vec::from(bytes);
+    let mut step = TAIL_BYTES;
+    while at < shard.size() && lines.len() - last <= max_line_bytes {
+        let end = shard.size().min(at + step);
+        let more = shard.range(at..end).await?;
+        if let Some(newline) = more.iter().position(|&byte| byte == b'\n') {
+            lines.extend_from_slice(&more[..=newline]);
+            break;
+        }
+        lines.extend_from_slice(&more);
+        at = end;
+        step = (2 * step).min(READER_BYTES);
+    }
+    Ok((start, lines.into()))
 }
 
 fn is_compressed(shard: &Shard) -> bool {
@@ -162,8 +158,8 @@ impl BlockSource for JsonlSource {
         &self.blocks
     }
 
-    fn fetch(&self, block: usize, piece_bytes: usize) -> BoxFuture<'_, Result<Fetched>> {
-        Box::pin(self.fetch_block(block, piece_bytes))
+    fn fetch(&self, block: usize, limits: ReadLimits) -> BoxFuture<'_, Result<Fetched>> {
+        Box::pin(self.fetch_block(block, limits))
     }
 }
 
@@ -204,7 +200,10 @@ impl Iterator for Pieces {
                             }
                             text_of(line, &self.field)
                         }
-                        Line::TooLong => Err("a line that is too long to be text".into()),
+                        Line::TooLong => Err(format!(
+                            "a line of more than {} bytes is too long: it is no text, or pipeline.memory is to be raised",
+                            self.lines.max_line_bytes
+                        )),
                     };
                     offsets.push(offset);
                     match text {
@@ -443,6 +442,20 @@ mod tests {
         let files = shards(&[(name, content.to_vec())]).await;
         let source = JsonlSource::open_with_block_bytes(files, "text", block_bytes).await.unwrap();
         blobs(&source, piece_bytes).await
+    }
+
+    #[test]
+    fn a_line_longer_than_a_record_may_be_is_bad_and_the_others_are_read() {
+        run(async {
+            let line = |length: usize| format!("{{\"text\": \"{}\"}}\n", "a".repeat(length));
+            let file = [line(10), line(1000), line(20)].concat().into_bytes();
+            let source = JsonlSource::open(shards(&[("a.jsonl", file)]).await, "text").await.unwrap();
+            let limits = ReadLimits { piece_bytes: 1 << 20, part_bytes: 1 << 20, record_bytes: 500 };
+            let pieces: Vec<Piece> = source.fetch(0, limits).await.unwrap().pieces.map(Result::unwrap).collect();
+            assert_eq!((pieces.len(), pieces[0].num_records(), pieces[0].bad.len()), (1, 3, 1));
+            let (record, reason) = &pieces[0].bad[0];
+            assert!(*record == 1 && reason.starts_with("a line of more than 500 bytes is too long"), "{reason}");
+        });
     }
 
     proptest! {

@@ -6,9 +6,10 @@
 //! * Touched pages count as resident memory of the process, so reading a large file looks like a leak.
 //!   [`Mapped::append_to`] says how much it touched, and [`Mapped::release`] hands pages back; the kernel's cache of the
 //!   file keeps them, so that the next touch finds them.
-//! * A file that becomes shorter while it is mapped, or whose disk fails, raises SIGBUS where its lost part is touched,
-//!   and that ends the process. [`Mapped::check`] turns the first, in all but the moment between check and read, into an
-//!   error. Do not rewrite a file in place while it is read: write another and rename it.
+//! * A file that becomes shorter while it is mapped, or whose disk fails, raises SIGBUS where its lost part is touched. On
+//!   Linux `bus_error` makes zeros of that part instead of ending the process. The end of the last page that is left reads as
+//!   zeros too, without a signal. [`Mapped::check`], after each round of reading, finds both: what was read is thrown away,
+//!   and the run ends with an error. Do not rewrite a file in place while it is read: write another and rename it.
 //!
 //! No order is announced to the kernel (`Advice::Random`, `Advice::Sequential`): its own read-ahead notices rows in order,
 //! and for shuffled rows reading around each one soon has a file that fits into memory in the cache, where `Random`
@@ -24,6 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memmap2::Mmap;
 
 use super::FileEntry;
+#[cfg(target_os = "linux")]
+use super::bus_error::Region;
 use crate::data::Digest;
 use crate::error::{Error, Result};
 
@@ -42,6 +45,9 @@ pub(super) struct Mapped {
     file: File,
     /// `None` for an empty file, which cannot be mapped.
     map: Option<Mmap>,
+    /// Knows whether a part of the mapping was lost; `None` for an empty file.
+    #[cfg(target_os = "linux")]
+    region: Option<&'static Region>,
     /// Which stretches of [`TOUCH_BYTES`] were touched since pages were last handed back, a bit each: rows in any order count a
     /// stretch once, and a small file never for more than there is of it.
     touched: Vec<AtomicU64>,
@@ -71,12 +77,19 @@ impl Mapped {
             // SAFETY: a mapping must not change while it is borrowed. This process maps the file read-only and never writes
             // it, so only somebody else could, which the module documentation forbids. Where it happens all the same, the
             // bytes are only copied or parsed as plain integers (`bytes`, `append_to`), for which any content will do, and
-            // `check` looks for a file that was shortened.
+            // `check` looks for a file that was shortened. Pages that are lost are replaced by zeros (`bus_error`).
             Some(unsafe { Mmap::map(&file) }.map_err(read_error)?)
         };
         let stretches = (length as usize).div_ceil(TOUCH_BYTES);
         let touched = (0..stretches.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { name: name.into(), file, map, touched })
+        Ok(Self {
+            name: name.into(),
+            file,
+            #[cfg(target_os = "linux")]
+            region: map.as_deref().map(Region::watch),
+            map,
+            touched,
+        })
     }
 
     /// The path, for messages.
@@ -94,17 +107,33 @@ impl Mapped {
         self.bytes().len()
     }
 
-    /// Refuses a file that has become shorter. To be called before each round of reading.
+    /// Refuses a file that has become shorter, or a part of which could not be read. To be called after each round of
+    /// reading, before what was read is used.
     pub fn check(&self) -> Result<()> {
         let now = self.file.metadata().map_err(|e| Error::io(&self.name, &e))?.len();
-        if now >= self.len() as u64 {
-            return Ok(());
+        if now < self.len() as u64 {
+            let fact = format!(
+                "shrank while it was read: it had {} bytes and now has {now}; do not rewrite a file while it is read, write \
+                 another and rename it",
+                self.len()
+            );
+            return Err(Error::io(&self.name, &io::Error::new(io::ErrorKind::UnexpectedEof, fact)));
         }
-        let fact = format!(
-            "had {} bytes and now has {now}: do not rewrite a file while it is read, write another and rename it",
-            self.len()
-        );
-        Err(Error::io(&self.name, &io::Error::new(io::ErrorKind::UnexpectedEof, fact)))
+        if self.is_lost() {
+            let fact = "a part of it could not be read: it shrank while it was read and grew again, or its disk failed";
+            return Err(Error::io(&self.name, &io::Error::other(fact)));
+        }
+        Ok(())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn is_lost(&self) -> bool {
+        self.region.is_some_and(Region::is_lost)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn is_lost(&self) -> bool {
+        false
     }
 
     /// Copies some bytes to the end of a buffer. Returns by how much resident memory may have grown.
@@ -148,6 +177,16 @@ impl Mapped {
         let digest = Digest::new().part(&bytes[..ends]).part(&bytes[bytes.len() - ends..]).finish();
         self.hand_back(); // a thousand files would keep a huge page or two each
         FileEntry { name: file_name(&self.name), bytes: bytes.len() as u64, digest }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // Before the mapping goes: what is mapped at its place later is not ours.
+        if let Some(region) = self.region {
+            region.forget();
+        }
     }
 }
 
@@ -205,7 +244,37 @@ mod tests {
         file.set_len(99).unwrap();
         let error = mapped.check().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io);
-        assert!(error.to_string().contains("had 100 bytes and now has 99"), "{error}");
+        assert!(error.to_string().contains("shrank while it was read: it had 100 bytes and now has 99"), "{error}");
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_part_that_is_lost_reads_as_zeros_and_is_an_error_for_good() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.bin");
+        let bytes = vec![7; 100_000];
+        std::fs::write(&path, &bytes).unwrap();
+        let (mapped, other) = (Mapped::open(&path).unwrap(), Mapped::open(&path).unwrap());
+        let read = |mapped: &Mapped| {
+            let mut buffer = Vec::new();
+            mapped.append_to(0..100_000, &mut buffer);
+            buffer
+        };
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(10_000).unwrap();
+        let lost = read(&mapped);
+        assert!(lost[..10_000] == bytes[..10_000] && lost[10_000..].iter().all(|&byte| byte == 0));
+        assert!(mapped.check().unwrap_err().to_string().contains("shrank while it was read"));
+        file.set_len(100_000).unwrap();
+        assert!(mapped.check().unwrap_err().to_string().contains("could not be read"), "what was read is no less lost");
+        other.check().unwrap(); // the same file, mapped apart and never read while it was short
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| assert_eq!(read(&other).len(), 100_000));
+            }
+        });
+        drop(mapped);
+        assert_eq!(read(&Mapped::open(&path).unwrap())[..10_000], bytes[..10_000]);
     }
 
     #[test]

@@ -10,18 +10,24 @@
 //! Waiting is async, working is not: `fetch` awaits bytes, the iterator it returns cuts them into pieces on a blocking
 //! worker. Errors name file and place. Drained by `pipeline`.
 
+mod arrow_messages;
 pub mod arrow_stream;
 mod arrow_values;
+#[cfg(target_os = "linux")]
+mod bus_error;
 pub mod columns;
 pub mod compressed_tokens;
 mod concatenated;
+mod cuts;
 mod glob;
 pub mod jsonl;
+mod limits;
 mod mapped;
 pub mod memory;
 pub mod npy;
 mod npy_header;
 pub mod parquet;
+mod parquet_pages;
 pub mod store;
 pub mod synthetic;
 #[cfg(test)]
@@ -31,6 +37,7 @@ pub mod tokens;
 pub mod zstd_frames;
 
 pub use columns::{ColumnInfo, Columns, Reading, RecordKind, Wanted};
+pub use limits::ReadLimits;
 
 use std::fmt;
 use std::future::Future;
@@ -86,8 +93,8 @@ pub trait BlockSource: Send + Sync {
     /// The blocks, in the order of the data.
     fn blocks(&self) -> &[Block];
 
-    /// Waits for a block's bytes. `piece_bytes` is about how large its pieces should be.
-    fn fetch(&self, block: usize, piece_bytes: usize) -> BoxFuture<'_, Result<Fetched>>;
+    /// Waits for a block's bytes. Its pieces, and what is in memory to make them, keep to the limits.
+    fn fetch(&self, block: usize, limits: ReadLimits) -> BoxFuture<'_, Result<Fetched>>;
 }
 
 /// What a plan needs to know of a block before it is read.
@@ -129,8 +136,17 @@ pub trait LiveSource: Send + Sync {
     /// What is known of the data.
     fn manifest(&self) -> &Manifest;
 
-    /// The next piece; `None` at the end. Blocks: runs on a blocking worker.
-    fn next(&self) -> Result<Option<Piece>>;
+    /// What comes next; `None` at the end. Blocks: runs on a blocking worker.
+    fn next(&self, limits: &ReadLimits) -> Result<Option<Arrived>>;
+}
+
+/// What comes next from a live source.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Arrived {
+    /// Records of the current message.
+    Piece(Piece),
+    /// The message is complete: a place to resume at.
+    MessageEnd,
 }
 
 /// Some records that were read together.

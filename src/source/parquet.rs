@@ -3,12 +3,14 @@
 //! Opening reads footers only and checks them wholly: every length that is later used lies inside the file. Fetching a block
 //! waits for the column chunks that are needed, nothing else; the iterator decodes their pages, a piece at a time, on a
 //! blocking worker. A damaged page costs the rest of its row group, and says which row. Columns are chosen in `columns`.
+//!
+//! What pages promise is checked before they are decompressed (`parquet_pages`), and texts are read as views into their
+//! pages: a dictionary that repeats one long text for every row costs nothing until `cuts` copies records, a few at a time.
 
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Field, Fields, Schema};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use parquet::DecodeResult;
@@ -20,8 +22,11 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaDataReader};
 
 use super::columns::{Binding, Columns, IMAGE_BYTES, Reading, RecordKind};
+use super::cuts::{Cut, Cuts, MAX_PIECE_ROWS};
+use super::parquet_pages::check_pages;
 use super::store::Shard;
-use super::{Block, BlockSource, BoxFuture, Fetched, Manifest, Piece, Positions};
+use super::{Block, BlockSource, BoxFuture, Fetched, Manifest, Piece, Positions, ReadLimits};
+use crate::caught::quietly;
 use crate::error::{Error, Result};
 
 /// How much of the end is read at first: most footers fit.
@@ -30,8 +35,6 @@ const FOOTER_BYTES: u64 = 64 << 10;
 const GAP_BYTES: u64 = 64 << 10;
 /// Requests under way at once for one block or one opening.
 const REQUESTS: usize = 8;
-/// A piece has no more rows than this, however small they are.
-const MAX_PIECE_ROWS: u64 = 8192;
 
 /// Records in Parquet files.
 pub struct ParquetSource {
@@ -46,6 +49,8 @@ pub struct ParquetSource {
 struct File {
     shard: Shard,
     footer: ArrowReaderMetadata,
+    /// The footer with the types as which columns are read.
+    reader: ArrowReaderMetadata,
     binding: Arc<Binding>,
     /// The columns of the file that are read, as leaves of its schema.
     leaves: Vec<usize>,
@@ -88,7 +93,8 @@ impl ParquetSource {
         for ((shard, footer), mut binding) in files.into_iter().zip(bindings) {
             common.agree(&mut binding)?; // what a later file widened, this one delivers too
             let leaves = leaves(&footer, &binding);
-            source.add(File { shard, footer, binding: Arc::new(binding), leaves })?;
+            let reader = with_views(&footer, &binding);
+            source.add(File { shard, footer, reader, binding: Arc::new(binding), leaves })?;
         }
         if source.blocks.is_empty() {
             return Err(Error::data(format!("{}: no row in any file", source.files[0].shard.name())));
@@ -151,24 +157,30 @@ impl ParquetSource {
         self.num_records
     }
 
-    async fn fetch_block(&self, block: usize, piece_bytes: usize) -> Result<Fetched> {
+    async fn fetch_block(&self, block: usize, limits: ReadLimits) -> Result<Fetched> {
         let group = &self.row_groups[block];
         let file = &self.files[group.file];
         let fetched = stream::iter(group.ranges.clone()).map(|range| file.shard.range(range)).buffered(REQUESTS);
         let buffers: Vec<Bytes> = fetched.try_collect().await?;
         let num_rows = group.rows.end - group.rows.start;
         let row_bytes = (self.blocks[block].bytes / num_rows).max(1);
-        let piece_rows = (piece_bytes as u64 / row_bytes).clamp(1, MAX_PIECE_ROWS);
+        let mut piece_rows = (limits.piece_bytes as u64 / row_bytes).clamp(1, MAX_PIECE_ROWS);
         let mask = ProjectionMask::leaves(file.footer.parquet_schema(), file.leaves.iter().copied());
         let mut pieces = Pieces {
             decoder: None,
+            current: None,
             file: file.shard.name().clone(),
             number: group.number,
             rows: group.rows.clone(),
             binding: file.binding.clone(),
+            limits,
         };
+        for chunk in self.chunks(group, &buffers) {
+            let most_rows = check_pages(chunk, file.binding.number_bytes(), &limits);
+            piece_rows = piece_rows.min(most_rows.map_err(|why| pieces.damaged(&why))?);
+        }
         let decoder = guarded(|| {
-            let mut decoder = ParquetPushDecoderBuilder::new_with_metadata(file.footer.clone())
+            let mut decoder = ParquetPushDecoderBuilder::new_with_metadata(file.reader.clone())
                 .with_row_groups(vec![group.number])
                 .with_projection(mask)
                 .with_batch_size(piece_rows as usize)
@@ -178,6 +190,18 @@ impl ParquetSource {
         });
         pieces.decoder = Some(decoder.map_err(|why| pieces.damaged(&why))?);
         Ok(Fetched { pieces: Box::new(pieces) })
+    }
+
+    /// The bytes of the column chunks of a row group that are read.
+    fn chunks<'a>(&'a self, group: &'a RowGroup, buffers: &'a [Bytes]) -> impl Iterator<Item = &'a [u8]> {
+        let file = &self.files[group.file];
+        let columns = file.footer.metadata().row_group(group.number).columns();
+        file.leaves.iter().filter_map(move |&leaf| {
+            let chunk = chunk_range(&columns[leaf], file.shard.size())?;
+            let at = group.ranges.iter().position(|range| range.start <= chunk.start && chunk.end <= range.end)?;
+            let start = group.ranges[at].start;
+            buffers[at].get((chunk.start - start) as usize..(chunk.end - start) as usize)
+        })
     }
 }
 
@@ -190,8 +214,8 @@ impl BlockSource for ParquetSource {
         &self.blocks
     }
 
-    fn fetch(&self, block: usize, piece_bytes: usize) -> BoxFuture<'_, Result<Fetched>> {
-        Box::pin(self.fetch_block(block, piece_bytes))
+    fn fetch(&self, block: usize, limits: ReadLimits) -> BoxFuture<'_, Result<Fetched>> {
+        Box::pin(self.fetch_block(block, limits))
     }
 }
 
@@ -199,21 +223,23 @@ impl BlockSource for ParquetSource {
 struct Pieces {
     /// `None` once the block has ended.
     decoder: Option<ParquetPushDecoder>,
+    /// Rows that are decoded and not all delivered.
+    current: Option<Cuts>,
     file: Arc<str>,
     number: usize,
     /// What is still to come.
     rows: Range<u64>,
     binding: Arc<Binding>,
+    limits: ReadLimits,
 }
 
 impl Pieces {
-    fn piece(&mut self, batch: &RecordBatch) -> Result<Piece> {
+    fn piece(&mut self, (rows, records, bad): Cut) -> Result<Piece> {
         let first = self.rows.start;
-        self.rows.start += batch.num_rows() as u64;
+        self.rows.start += rows.len() as u64;
         if self.rows.start > self.rows.end {
             return Err(self.damaged("more rows than the footer says"));
         }
-        let (records, bad) = self.binding.records(batch).map_err(|error| error.at(&self.file))?;
         Ok(Piece { file: self.file.clone(), positions: Positions::Rows { first }, records, bad })
     }
 
@@ -226,17 +252,26 @@ impl Iterator for Pieces {
     type Item = Result<Piece>;
 
     fn next(&mut self) -> Option<Result<Piece>> {
-        let mut decoder = self.decoder.take()?;
-        match guarded(|| decoder.try_decode()) {
-            Ok(DecodeResult::Data(batch)) => {
-                let piece = self.piece(&batch);
-                self.decoder = piece.is_ok().then_some(decoder);
-                Some(piece)
+        loop {
+            if let Some(cut) = self.current.as_mut().and_then(|cuts| cuts.next(&self.binding, &self.limits)) {
+                let piece = cut.map_err(|error| error.at(&self.file)).and_then(|cut| self.piece(cut));
+                if piece.is_err() {
+                    (self.current, self.decoder) = (None, None);
+                }
+                return Some(piece);
             }
-            Ok(DecodeResult::Finished) if self.rows.is_empty() => None,
-            Ok(DecodeResult::Finished) => Some(Err(self.damaged("fewer rows than the footer says"))),
-            Ok(DecodeResult::NeedsData(_)) => Some(Err(self.damaged("its pages lie outside its columns"))),
-            Err(why) => Some(Err(self.damaged(&why))),
+            self.current = None; // its pages go before the next ones come
+            let mut decoder = self.decoder.take()?;
+            match guarded(|| decoder.try_decode()) {
+                Ok(DecodeResult::Data(batch)) => {
+                    self.current = Some(Cuts::new(batch));
+                    self.decoder = Some(decoder);
+                }
+                Ok(DecodeResult::Finished) if self.rows.is_empty() => return None,
+                Ok(DecodeResult::Finished) => return Some(Err(self.damaged("fewer rows than the footer says"))),
+                Ok(DecodeResult::NeedsData(_)) => return Some(Err(self.damaged("its pages lie outside its columns"))),
+                Err(why) => return Some(Err(self.damaged(&why))),
+            }
         }
     }
 }
@@ -244,7 +279,7 @@ impl Iterator for Pieces {
 /// Runs the reader on bytes that may be anything. It is written to return errors, but on some damaged pages it panics: that
 /// must not end a run that was told to skip bad data.
 fn guarded<T>(act: impl FnOnce() -> std::result::Result<T, ParquetError>) -> std::result::Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(act)) {
+    match quietly(act) {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(_) => Err("its pages contradict themselves".into()),
     }
@@ -292,6 +327,37 @@ fn leaves(footer: &ArrowReaderMetadata, binding: &Binding) -> Vec<usize> {
     (0..schema.num_columns()).filter(wanted).collect()
 }
 
+/// The footer of a file whose texts and byte strings are read as views; the same footer where that cannot be.
+fn with_views(footer: &ArrowReaderMetadata, binding: &Binding) -> ArrowReaderMetadata {
+    let schema = footer.schema();
+    let field = |field: &Arc<Field>| match binding.names().contains(field.name()) {
+        true => Arc::new(field.as_ref().clone().with_data_type(viewed(field.data_type()))),
+        false => field.clone(),
+    };
+    let fields: Fields = schema.fields().iter().map(field).collect();
+    let viewed = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+    let options = ArrowReaderOptions::new().with_schema(viewed);
+    guarded(|| ArrowReaderMetadata::try_new(footer.metadata().clone(), options)).unwrap_or_else(|_| footer.clone())
+}
+
+fn viewed(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+        DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+        DataType::Dictionary(_, values) if matches!(viewed(values), DataType::Utf8View | DataType::BinaryView) => {
+            viewed(values)
+        }
+        DataType::Struct(fields) => {
+            let field = |field: &Arc<Field>| match field.name() == IMAGE_BYTES {
+                true => Arc::new(field.as_ref().clone().with_data_type(viewed(field.data_type()))),
+                false => field.clone(),
+            };
+            DataType::Struct(fields.iter().map(field).collect())
+        }
+        other => other.clone(),
+    }
+}
+
 /// Where a column chunk is, if that is inside the file.
 fn chunk_range(column: &ColumnChunkMetaData, size: u64) -> Option<Range<u64>> {
     let start = u64::try_from(column.dictionary_page_offset().unwrap_or(column.data_page_offset())).ok()?;
@@ -324,7 +390,7 @@ fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
 mod tests {
     use arrow::array::{
         ArrayRef, BinaryArray, BinaryViewArray, DictionaryArray, FixedSizeListArray, Int64Array, LargeListArray,
-        LargeStringArray, ListArray, StringArray, StringViewArray, StructArray, UInt8Array, UInt16Array,
+        LargeStringArray, ListArray, RecordBatch, StringArray, StringViewArray, StructArray, UInt8Array, UInt16Array,
     };
     use arrow::datatypes::{Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type};
     use parquet::arrow::ArrowWriter;
@@ -353,6 +419,47 @@ mod tests {
         writer.write(batch).unwrap();
         writer.close().unwrap();
         bytes
+    }
+
+    #[test]
+    fn one_long_text_for_every_row_is_copied_a_few_times_and_never_for_all_rows() {
+        run(async {
+            // A dictionary of one text of a hundred kilobytes: two gigabytes of rows in a file of a few kilobytes.
+            let values: ArrayRef = Arc::new(StringArray::from(vec!["a".repeat(100_000)]));
+            let keys = arrow::array::Int32Array::from(vec![0; 20_000]);
+            let words: ArrayRef = Arc::new(DictionaryArray::<Int32Type>::new(keys, values));
+            let file = parquet_file(&table(vec![("text", words)]), 20_000);
+            assert!(file.len() < 10_000, "{}", file.len());
+            let source = ParquetSource::open(shards(&[("a.parquet", file)]).await, &Columns::Auto).await.unwrap();
+            let limits = ReadLimits::of_memory(1000, 1 << 20);
+            let pieces = source.fetch(0, limits).await.unwrap().pieces;
+            let (mut next, mut largest) = (0, 0);
+            for piece in pieces.take(50).map(Result::unwrap) {
+                assert_eq!(piece.positions, Positions::Rows { first: next });
+                next += piece.num_records() as u64;
+                largest = largest.max(piece.num_bytes());
+            }
+            assert!(next >= 50 && largest < 200_000, "{next} rows, {largest} bytes");
+            let limits = ReadLimits { record_bytes: 99_999, ..limits };
+            let piece = source.fetch(0, limits).await.unwrap().pieces.next().unwrap().unwrap();
+            assert!(piece.bad[0].1.starts_with("a record of 100000 bytes"), "{:?}", piece.bad);
+        });
+    }
+
+    #[test]
+    fn a_page_that_is_too_large_is_refused_before_it_is_decompressed() {
+        run(async {
+            let long: ArrayRef = Arc::new(StringArray::from(vec!["a".repeat(33 << 20)]));
+            let file = parquet_file(&table(vec![("text", long)]), 10);
+            let source = ParquetSource::open(shards(&[("a.parquet", file)]).await, &Columns::Auto).await.unwrap();
+            let error = source.fetch(0, ReadLimits::of_memory(1000, 1 << 20)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Format);
+            let text = error.to_string();
+            assert!(text.starts_with("a.parquet: row group 0: row 0: damaged: a page takes 34 MiB"), "{text}");
+            // Where there is room for the page, there is for its one record.
+            let pieces = source.fetch(0, ReadLimits::of_memory(1000, 256 << 20)).await.unwrap().pieces;
+            assert_eq!(pieces.map(|piece| piece.unwrap().num_bytes()).sum::<usize>(), (33 << 20) + 8);
+        });
     }
 
     fn texts(n: usize) -> ArrayRef {

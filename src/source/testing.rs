@@ -8,7 +8,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::store::{Shard, resolve_in};
-use super::{BlockSource, Piece, Records};
+use super::{BlockSource, Piece, ReadLimits, Records};
 use crate::error::{Error, Result};
 
 /// Runs a test that waits.
@@ -27,7 +27,7 @@ pub(super) async fn shards(files: &[(&str, Vec<u8>)]) -> Vec<Shard> {
 
 /// The pieces of a block, and what ended it.
 pub(super) async fn pieces(source: &dyn BlockSource, block: usize, piece_bytes: usize) -> (Vec<Piece>, Result<()>) {
-    let fetched = match source.fetch(block, piece_bytes).await {
+    let fetched = match source.fetch(block, ReadLimits::of_memory(piece_bytes, 64 << 20)).await {
         Ok(fetched) => fetched,
         Err(error) => return (Vec::new(), Err(error)),
     };

@@ -10,7 +10,8 @@ use anemone::data::{Column, Cursor, Digest, Item, Table};
 use anemone::decode::{BadRecord, Decoded, Decoder, Output, RowShape, ValueKind};
 use anemone::pipeline::stream::{Stream, StreamOptions};
 use anemone::source::{
-    Blobs, Block, BlockSource, BoxFuture, Fetched, IndexedSource, Lists, Manifest, Piece, Positions, Records, Source,
+    Blobs, Block, BlockSource, BoxFuture, Fetched, IndexedSource, Lists, Manifest, Piece, Positions, ReadLimits,
+    Records, Source,
 };
 
 /// Blocks of records; a record is a few bytes.
@@ -52,7 +53,7 @@ impl BlockSource for MadeBlocks {
         &self.info
     }
 
-    fn fetch(&self, block: usize, _: usize) -> BoxFuture<'_, Result<Fetched>> {
+    fn fetch(&self, block: usize, _: ReadLimits) -> BoxFuture<'_, Result<Fetched>> {
         let mut first = 0;
         let pieces: Vec<Result<Piece>> = self.blocks[block]
             .chunks(self.piece_records)

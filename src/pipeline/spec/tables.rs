@@ -165,7 +165,12 @@ pub(super) const CIRCUIT: Table = Table {
             Default,
             "The least standard deviation of a Gaussian input, as a share of its column's; of a discrete logistic one, where all categories span 2",
         ),
-        key("structure_rows", Whole(2), Default, "Rows that are read before learning, to find a tree and a start for densities"),
+        key(
+            "structure_rows",
+            Whole(2),
+            Default,
+            "Rows that are read before learning, to find a tree and a start for densities",
+        ),
         key("seed", Whole(0), Default, "Decides the start, and random structures"),
         key("perturbation", Number("in [0, 80]"), Default, "How far apart parameters start"),
         key("latents", Whole(1), Default, "Hidden states, or units of a region"),
