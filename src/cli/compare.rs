@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::{Failure, Outcome, note, say, thousands};
+use super::output::{Failure, Outcome, harmless, note, say, thousands};
 use super::runtime;
 use super::train::{MachineArgs, understand_isa, understand_precision};
 use crate::backend::Device;
@@ -237,7 +237,7 @@ impl Audience for Show {
         let bar = ProgressBar::with_draw_target(Some(task.epochs), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{prefix}  [{bar:24}] {pos}/{len} epochs  {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-        bar.set_prefix(name(task));
+        bar.set_prefix(harmless(&name(task), &[]).into_owned());
         self.bar = Some(bar);
     }
 
