@@ -244,3 +244,70 @@ fn checkpoints_that_are_there_are_not_trained_over() {
     let other = desk.pipeline(&file, &TOKENS.replace("vocab = 1000", "vocab = 1001"));
     desk.refuses(&other, &["--resume"], NOT_RESUMED, &["decoder", "--force-resume"]);
 }
+
+/// Runs a command that must not hang.
+#[cfg(unix)]
+fn within_a_minute(command: &mut Command) -> Output {
+    use std::process::Stdio;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if std::time::Instant::now() > deadline {
+            child.kill().unwrap(); // by id
+            child.wait().unwrap();
+            panic!("it hangs: {command:?}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_place_of_a_file_holds_nobody_up() {
+    let desk = Desk::new();
+    let file = desk.path("a.bin");
+    fs::write(&file, tokens(16 * 400)).unwrap();
+    let more = format!("{TOKENS}[checkpoint]\nevery_batches = 10\n[learn]\n");
+    let pipeline = |batches: u64| desk.pipeline(&file, &format!("{more}batches = {batches}\n"));
+    assert!(desk.train(&pipeline(20), &[]).status.success());
+    let last = desk.path("run/checkpoints/step-0000000020");
+    for name in ["model.safetensors", "circuit.json", "checkpoint.json"] {
+        let path = last.join(name);
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let inspect =
+            |path: &Path| within_a_minute(Command::new(env!("CARGO_BIN_EXE_anemone")).arg("inspect").arg(path));
+        let found = inspect(&desk.path("run"));
+        let said = String::from_utf8_lossy(&found.stderr);
+        assert!(found.status.success() && said.contains(name) && said.contains("regular file"), "{said}");
+        assert!(!inspect(&last).status.success(), "{name}");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+    }
+    fs::remove_file(last.join("optimizer.safetensors")).unwrap();
+    assert!(Command::new("mkfifo").arg(last.join("optimizer.safetensors")).status().unwrap().success());
+    let mut resume = Command::new(env!("CARGO_BIN_EXE_anemone"));
+    resume.args(["train", "--quiet", "--resume", "--threads", "1", "--out"]).args([desk.path("run"), pipeline(30)]);
+    let resumed = within_a_minute(&mut resume);
+    let said = String::from_utf8_lossy(&resumed.stderr);
+    assert!(resumed.status.success() && said.contains("optimizer.safetensors"), "{said}");
+    assert_eq!(desk.last_step(), Some(30));
+    // The same for the lines.
+    fs::remove_file(desk.path("run/metrics.jsonl")).unwrap();
+    assert!(Command::new("mkfifo").arg(desk.path("run/metrics.jsonl")).status().unwrap().success());
+    let refused = within_a_minute(&mut resume);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("metrics.jsonl"));
+    // And for a circuit, which is read more than once.
+    let circuit = desk.path("circuit.json");
+    assert!(Command::new("mkfifo").arg(&circuit).status().unwrap().success());
+    let from_file =
+        format!("[decode]\nwindow = 16\nvocab = 1000\n[circuit]\nmodel = 'file'\npath = '{}'\n", circuit.display());
+    let from_file = desk.pipeline(&file, &from_file);
+    for command in ["check", "train"] {
+        let mut anemone = Command::new(env!("CARGO_BIN_EXE_anemone"));
+        let refused = within_a_minute(anemone.current_dir(desk.dir.path()).arg(command).arg(&from_file));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("regular file"), "{refused:?}");
+    }
+}
