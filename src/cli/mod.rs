@@ -2,12 +2,12 @@
 //!
 //! | exit code | meaning |
 //! |---|---|
-//! | 0 | done; also after SIGINT or SIGTERM, with a checkpoint written |
+//! | 0 | done; also after SIGINT, SIGTERM or SIGHUP, with a checkpoint written |
 //! | 1 | something failed, such as a disk; one line on standard error says what |
 //! | 2 | the command line, the pipeline file or an option in it was not understood |
 //! | 3 | the data is bad: a file that is damaged, a record that cannot be read |
 //! | 4 | a run was not resumed: the checkpoint is of another one, or checkpoints are there and `--resume` is not |
-//! | 130, 143 | a second SIGINT or SIGTERM, at once |
+//! | 130, 143, 129 | a second SIGINT, SIGTERM or SIGHUP, at once |
 //!
 //! Results go to standard output, everything else to standard error. One file a command.
 
@@ -37,9 +37,10 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::error::{Error, Result};
+use crate::pipeline::stop::survive_file_limits;
 
-const EXIT_CODES: &str = "Exit codes: 0 done (also after SIGINT or SIGTERM, with a checkpoint written), 1 failed, 2 not \
-                          understood, 3 the data is bad, 4 not resumed, 130 or 143 after a second signal";
+const EXIT_CODES: &str = "Exit codes: 0 done (also after SIGINT, SIGTERM or SIGHUP, with a checkpoint written), 1 failed, 2 \
+                          not understood, 3 the data is bad, 4 not resumed, 129, 130 or 143 after a second signal";
 
 /// Learns probabilistic circuits, exact generative models, by mini-batch EM.
 #[derive(Debug, Parser)]
@@ -88,9 +89,10 @@ pub fn run() -> ExitCode {
 
 /// What waits for bytes, signals and requests while others work.
 fn runtime() -> Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name("anemone-io")
-        .build()
-        .map_err(|e| Error::io("cannot start threads", &e))
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().thread_name("anemone-io").build();
+    let runtime = runtime.map_err(|e| Error::io("cannot start threads", &e))?;
+    let inside = runtime.enter();
+    survive_file_limits();
+    drop(inside);
+    Ok(runtime)
 }
