@@ -311,3 +311,43 @@ fn a_pipe_in_place_of_a_file_holds_nobody_up() {
         assert!(String::from_utf8_lossy(&refused.stderr).contains("regular file"), "{refused:?}");
     }
 }
+
+/// Rows of zeros are learned, and half of the held-out rows are ones: without smoothing these have probability zero.
+#[test]
+fn held_out_rows_that_are_impossible_are_seen() {
+    let desk = Desk::new();
+    let (train, valid) = (desk.path("train.parquet"), desk.path("valid.parquet"));
+    shards::write_rows(&train, vec![0; 256 * 4], 4, 64);
+    shards::write_rows(&valid, (0..128 * 4).map(|i| u8::from(i / 4 % 2 == 1)).collect(), 4, 64);
+    let more = format!(
+        "[decode]\nkind = 'rows'\ncats = 2\n[batch]\nrows = 64\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nstep = 1.0\n\
+         momentum = 0.0\nsmoothing = 0.0\nepochs = 2\n[validate]\nfiles = '{}'\n",
+        valid.display()
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
+    command.args(["train", "--threads", "1", "--out"]).args([desk.path("run"), desk.pipeline(&train, &more)]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("-inf") && text.contains("64 of 128 rows impossible") && !text.contains("best\n"), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("held out") && line.contains("64 rows are impossible")), "{text}");
+    let lines = fs::read_to_string(desk.path("run/metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let looks: Vec<_> = lines.iter().filter(|line| line["valid_impossible_rows"] == 64).collect();
+    assert_eq!(looks.len(), 2, "once an epoch: {lines:?}");
+    let is_about_zero = |value: &serde_json::Value| value.as_f64().is_some_and(|value| value.abs() < 1e-5); // f32
+    assert!(
+        looks.iter().all(|line| line["valid_ll"].is_null() && is_about_zero(&line["valid_possible_ll"])),
+        "{looks:?}"
+    );
+    let eval = |flags: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
+        let output = command.arg("eval").arg(desk.path("run")).args(flags).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let found: serde_json::Value = serde_json::from_str(&eval(&["--json"])).unwrap();
+    assert!(found["mean_log_likelihood"].is_null() && found["impossible_rows"] == 64, "{found}");
+    assert!(is_about_zero(&found["possible_log_likelihood"]), "{found}");
+    let table = eval(&[]);
+    assert!(table.contains("-inf nats") && table.contains("64 rows of probability zero"), "{table}");
+}

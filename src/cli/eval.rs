@@ -60,19 +60,18 @@ async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Mac
 }
 
 fn to_table(path: &Path, model: &Model, found: &Evaluation) -> String {
-    let number = |value: Option<f64>| value.map_or_else(|| "none".to_string(), |value| format!("{value:.6}"));
+    let number =
+        |value: Option<f64>, infinite: &str| value.map_or_else(|| infinite.into(), |value| format!("{value:.6}"));
     let mut rows = vec![
         ("model", format!("{} (after {} batches)", path.display(), thousands(model.meta.progress.step))),
         ("rows", thousands(found.rows)),
-        ("log-likelihood", format!("{} nats a row", number(found.mean_log_likelihood))),
-        ("bits per dimension", number(found.bits_per_dim)),
-        ("perplexity", format!("{} per variable", number(found.perplexity))),
+        ("log-likelihood", format!("{} nats a row", number(found.mean_log_likelihood, "-inf"))),
+        ("bits per dimension", number(found.bits_per_dim, "inf")),
+        ("perplexity", format!("{} per variable", number(found.perplexity, "inf"))),
     ];
     if found.impossible_rows > 0 {
-        rows.push((
-            "impossible",
-            format!("{} rows of probability zero, not in the mean", thousands(found.impossible_rows)),
-        ));
+        rows.push(("impossible", format!("{} rows of probability zero", thousands(found.impossible_rows))));
+        rows.push(("possible rows", format!("{} nats per row", number(found.possible_log_likelihood, "none"))));
     }
     table(&rows)
 }

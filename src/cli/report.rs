@@ -161,15 +161,14 @@ fn epoch_line(end: &EpochEnd) -> String {
 }
 
 fn validated_line(found: &Validated) -> String {
-    let mut line = format!(
-        "step {:>5}  valid {:>12}  {} bits per dimension, perplexity {}",
-        found.step,
-        number(found.log_likelihood),
-        number(found.bits_per_dim),
-        number(found.perplexity)
-    );
+    let mut line =
+        format!("step {:>5}  valid {:>12}  ", found.step, held_out(found.log_likelihood, found.impossible_rows));
     if found.impossible_rows > 0 {
-        line += &format!(", {} of {} rows impossible", thousands(found.impossible_rows), thousands(found.rows));
+        let (impossible, rows) = (thousands(found.impossible_rows), thousands(found.rows));
+        line += &format!("{impossible} of {rows} rows impossible, the others {}", number(found.possible_ll));
+    } else {
+        let (bits, perplexity) = (number(found.bits_per_dim), number(found.perplexity));
+        line += &format!("{bits} bits per dimension, perplexity {perplexity}");
     }
     if found.best {
         line += "  best";
@@ -181,10 +180,16 @@ fn finished_lines(finished: &Finished) -> String {
     let (rows, batches) = (thousands(finished.rows), thousands(finished.step));
     let mut lines =
         vec![("done", format!("{}: {batches} batches, {rows} rows in {:.1} s", finished.reason, finished.seconds))];
-    if let Some(valid) = finished.valid_ll {
+    let impossible = finished.valid_impossible_rows.unwrap_or(0);
+    if finished.valid_ll.is_some() || impossible > 0 {
+        let valid = held_out(finished.valid_ll, impossible);
         let best = number(finished.best_valid_ll);
         let source = finished.source_ll.map_or(String::new(), |ll| format!("; the source itself {ll:.4}"));
-        lines.push(("held out", format!("{valid:.4} nats a row (best {best}){source}")));
+        let rows = match impossible {
+            0 => String::new(),
+            rows => format!("; {} rows are impossible", thousands(rows)),
+        };
+        lines.push(("held out", format!("{valid} nats a row (best {best}){rows}{source}")));
     }
     if finished.bad_records > 0 {
         lines.push(("left out", format!("{} records that could not be read", thousands(finished.bad_records))));
@@ -196,6 +201,11 @@ fn finished_lines(finished: &Finished) -> String {
         lines.push(("checkpoint", path.display().to_string()));
     }
     table(&lines)
+}
+
+/// A mean over held-out rows: one that is impossible makes it infinite.
+fn held_out(mean: Option<f64>, impossible: u64) -> String {
+    if impossible > 0 { "-inf".into() } else { number(mean) }
 }
 
 fn number(value: Option<f64>) -> String {
@@ -211,15 +221,19 @@ mod tests {
         let found = Validated {
             step: 7,
             log_likelihood: Some(-12.5),
+            possible_ll: Some(-12.5),
             bits_per_dim: Some(1.25),
             perplexity: Some(2.5),
             rows: 2000,
-            impossible_rows: 3,
             best: true,
             ..Validated::default()
         };
         let line = validated_line(&found);
-        for word in ["-12.5000", "1.2500 bits", "3 of 2,000 rows impossible", "best"] {
+        for word in ["-12.5000", "1.2500 bits", "best"] {
+            assert!(line.contains(word), "{line}");
+        }
+        let line = validated_line(&Validated { log_likelihood: None, impossible_rows: 3, best: false, ..found });
+        for word in ["-inf", "3 of 2,000 rows impossible, the others -12.5000"] {
             assert!(line.contains(word), "{line}");
         }
         let finished = Finished {

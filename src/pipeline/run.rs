@@ -108,6 +108,7 @@ async fn train_from(
         if memory.held_out != held_out {
             // What was best on other rows says nothing about these.
             (memory.best, memory.valid_ll, memory.validated) = (None, None, None);
+            memory.valid_impossible_rows = None;
         }
         machine = machine.or(&memory.machine());
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
@@ -363,6 +364,7 @@ impl<'a> Run<'a> {
             seconds: self.seconds(),
             prequential_ll: progress.prequential.mean(),
             valid_ll: self.memory.valid_ll,
+            valid_impossible_rows: self.memory.valid_impossible_rows,
             best_valid_ll: self.memory.best.map(|best| best.log_likelihood),
             source_ll: self.inputs.valid.as_ref().and_then(|valid| valid.source_log_likelihood),
             bound: self
@@ -504,27 +506,28 @@ impl<'a> Run<'a> {
             return Ok(()); // the loop sees the request next
         };
         let better = |log_likelihood: f64| self.memory.best.is_none_or(|best| log_likelihood > best.log_likelihood);
-        let best = found.mean_log_likelihood.filter(|&ll| found.impossible_rows == 0 && better(ll));
+        let best = found.mean_log_likelihood.filter(|&ll| better(ll));
         let mut test_ll = None;
         if let Some(log_likelihood) = best {
             if let Some(test) = &self.inputs.test {
                 let Some(tested) = self.look_at(test).await.map_err(|e| e.at("test"))? else { return Ok(()) };
-                test_ll = tested.mean_log_likelihood.filter(|_| tested.impossible_rows == 0);
+                test_ll = tested.mean_log_likelihood;
             }
             self.memory.best = Some(Best { step: progress.step, log_likelihood, test_ll });
         }
         (self.memory.validated, self.memory.valid_ll) = (Some(progress.updates), found.mean_log_likelihood);
-        if let Some(log_likelihood) = found.mean_log_likelihood {
-            gauge!(telemetry::VALID_LL).set(log_likelihood);
-        }
+        self.memory.valid_impossible_rows = Some(found.impossible_rows);
+        gauge!(telemetry::VALID_LL).set(found.mean_log_likelihood.unwrap_or(f64::NEG_INFINITY));
+        gauge!(telemetry::VALID_IMPOSSIBLE_ROWS).set(found.impossible_rows as f64);
         self.validating.add(&self.learner.phase_seconds().await?.since(&device));
         let seconds = begun.elapsed().as_secs_f64();
         self.memory.validation_seconds += seconds;
-        self.write_line(found.mean_log_likelihood)?;
+        self.write_line(Some(&found))?;
         self.observer.event(&Event::Validated(Validated {
             step: progress.step,
             epoch: progress.epoch,
             log_likelihood: found.mean_log_likelihood,
+            possible_ll: found.possible_log_likelihood,
             bits_per_dim: found.bits_per_dim,
             perplexity: found.perplexity,
             rows: found.rows,
@@ -566,6 +569,8 @@ impl<'a> Run<'a> {
             log_likelihood,
             prequential_ll: progress.prequential.mean(),
             valid_ll: None,
+            valid_possible_ll: None,
+            valid_impossible_rows: None,
             bits_per_dim: log_likelihood.map(|ll| bits_per_dim(ll, self.learner.circuit().num_vars())),
             step_size: report.step.or(progress.last_step_size),
             rows_per_second: self.lines.rate.rows_per_second,
@@ -576,7 +581,7 @@ impl<'a> Run<'a> {
     }
 
     /// Adds the latest line to `metrics.jsonl`, with how fast and bound by what the stretch since the last one was.
-    fn write_line(&mut self, valid_ll: Option<f64>) -> Result<()> {
+    fn write_line(&mut self, valid: Option<&Evaluation>) -> Result<()> {
         let since = self.lines.written.unwrap_or(self.begun);
         let seconds = since.elapsed().as_secs_f64();
         let (rows, waits) = (self.learner.progress().rows, self.stream.waits());
@@ -588,7 +593,15 @@ impl<'a> Run<'a> {
         self.line.rows_per_second = self.lines.rate.rows_per_second;
         self.line.bound = self.lines.rate.bound.into();
         let Some(files) = &mut self.files else { return Ok(()) };
-        files.metrics.add(&StepLine { valid_ll, epoch: self.learner.progress().epoch, ..self.line.clone() })
+        files.metrics.add(&StepLine {
+            valid_ll: valid.and_then(|found| found.mean_log_likelihood),
+            valid_possible_ll: valid
+                .filter(|found| found.impossible_rows > 0)
+                .and_then(|it| it.possible_log_likelihood),
+            valid_impossible_rows: valid.map(|found| found.impossible_rows),
+            epoch: self.learner.progress().epoch,
+            ..self.line.clone()
+        })
     }
 
     fn record(&self, report: &StepReport, rows: u64, time: Duration) {
