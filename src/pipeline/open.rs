@@ -125,12 +125,21 @@ fn local_paths(shards: &[Shard]) -> Result<Vec<PathBuf>> {
     shards.iter().map(local).collect()
 }
 
-/// The decoder for what a source delivers, where `decode` does not say otherwise.
-pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dyn Decoder>> {
+/// The decoder for what a source delivers, where `decode` does not say otherwise, and `decode` with all that was found.
+pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<(Arc<dyn Decoder>, DecodeSpec)> {
     let kind = match decode.kind {
         Some(kind) => kind,
         None => opened.likely_kind().await?,
     };
+    let decoder = decoder_of_kind(kind, decode, opened).await?;
+    let mut found = decode.of_kind(kind);
+    if let (DecodeKind::Rows, ValueKind::Categories(cats)) = (kind, decoder.shape().values) {
+        found.cats = Some(cats);
+    }
+    Ok((decoder, found))
+}
+
+async fn decoder_of_kind(kind: DecodeKind, decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dyn Decoder>> {
     let window = decode.window.unwrap_or(DEFAULT_WINDOW);
     match kind {
         DecodeKind::Text => Ok(Arc::new(open_text(decode, window)?)),

@@ -3,6 +3,7 @@
 //! Everything that `train`, `check` and `eval` do before the first batch. Opening reads headers, not data; building a
 //! circuit whose structure is learned reads a sample of rows through the very stages that will feed it.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -12,7 +13,7 @@ pub use super::machine::{Machine, Placed};
 use super::model::{MemoryEstimate, build_circuit, estimate, initial_params, needs_sample, starts_from_sample};
 use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{
-    DEFAULT_HELD_OUT, Format, ModelSpec, PipelineSpec, SourceSpec, ValidateSpec, expand_path, show_size,
+    DEFAULT_HELD_OUT, DecodeSpec, Format, ModelSpec, PipelineSpec, SourceSpec, ValidateSpec, expand_path, show_size,
 };
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
 use crate::batcher::{BadPolicy, BatchSpec};
@@ -20,6 +21,7 @@ use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Digest, Item};
 use crate::decode::Decoder;
 use crate::error::{Error, Result};
+use crate::files::read_regular;
 use crate::learner::Identity;
 use crate::optim::Optimizer;
 use crate::source::{IndexedSource, Source};
@@ -31,6 +33,8 @@ pub struct Inputs {
     pub source: Source,
     /// What they mean.
     pub decoder: Arc<dyn Decoder>,
+    /// `[decode]` of that decoder, with everything that the data decided.
+    pub decode: DecodeSpec,
     /// How they are put together.
     pub batch: BatchSpec,
     /// How the stages run.
@@ -98,7 +102,7 @@ impl Inputs {
     /// Opens everything that a pipeline names.
     pub async fn open(spec: &PipelineSpec) -> Result<Self> {
         let opened = open_source(&spec.source, &spec.decode).await.map_err(|e| e.at("source"))?;
-        let decoder = open_decoder(&spec.decode, &opened).await.map_err(|e| e.at("decode"))?;
+        let (decoder, decode) = open_decoder(&spec.decode, &opened).await.map_err(|e| e.at("decode"))?;
         let valid = match &spec.validate {
             None => None,
             Some(validate) => Some(HeldOut::prepare(spec, validate).await.map_err(|e| e.at("validate"))?),
@@ -109,6 +113,7 @@ impl Inputs {
         let inputs = Self {
             source: opened.source,
             decoder,
+            decode,
             valid,
             test: None,
             batch: BatchSpec {
@@ -143,7 +148,7 @@ impl Inputs {
             Digest::new().part(json!(spec.circuit).to_string()).part(json!(self.decoder.shape()).to_string());
         if let ModelSpec::File { path } = &spec.circuit.model {
             let path = expand_path(path)?;
-            circuit.update(std::fs::read(&path).map_err(|e| Error::io(&path, &e))?);
+            circuit.update(read_regular(Path::new(&path)).map_err(|e| Error::io(&path, &e))?);
         }
         Ok(Identity {
             data: self.source.manifest().digest.clone(),

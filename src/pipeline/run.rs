@@ -99,6 +99,9 @@ async fn train_from(
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
     let mut identity = inputs.identity(spec)?;
+    // What goes on, which is what is written down: the decoder that was opened, and after a resume the checkpoint's
+    // circuit.
+    let mut spec = PipelineSpec { decode: inputs.decode.clone(), ..spec.clone() };
     let mut machine = options.machine.clone();
     let mut memory: Memory = Memory::default();
     if let Some((path, checkpoint)) = &mut resumed {
@@ -113,6 +116,9 @@ async fn train_from(
         machine = machine.or(&memory.machine());
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
         identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
+        if let Ok(saved) = PipelineSpec::parse(&memory.pipeline, RESOLVED) {
+            spec.circuit = saved.circuit;
+        }
         if checkpoint.optimizer.as_ref().is_some_and(|state| state.optimizer != spec.learn.optimizer.name()) {
             *checkpoint = checkpoint.clone().without_optimizer();
         }
@@ -120,12 +126,12 @@ async fn train_from(
     let circuit = match (&resumed, circuit) {
         (Some((_, checkpoint)), _) => checkpoint.circuit.clone(),
         (None, Some(circuit)) => circuit,
-        (None, None) => match unless_stopped(stop, inputs.build_circuit(spec)).await? {
+        (None, None) => match unless_stopped(stop, inputs.build_circuit(&spec)).await? {
             Some(circuit) => Arc::new(circuit),
             None => return Ok(stopped_before_it_began(observer)),
         },
     };
-    let (placed, optimizer) = inputs.build_learner(spec, &circuit, &machine).await?;
+    let (placed, optimizer) = inputs.build_learner(&spec, &circuit, &machine).await?;
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
     memory.memory_budget = if place.is_gpu() { machine.memory_budget } else { Some(machine.memory_budget()) };
@@ -137,7 +143,7 @@ async fn train_from(
     let files = RunFiles::open(&options.out, folder, identity, spec.pipeline.on_bad, &learner.progress())?;
     files.write_resolved(&memory.pipeline)?;
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
-    let run = Run::new(spec, inputs, learner, place, memory, stop, observer)?;
+    let run = Run::new(&spec, inputs, learner, place, memory, stop, observer)?;
     Run { files: Some(files), ..run }.until_the_end(&options.name, resumed_from).await
 }
 
@@ -200,13 +206,17 @@ fn check_identity(
     force: bool,
     observer: &mut dyn Observer,
 ) -> Result<()> {
-    let checked = identity.check(&checkpoint.meta.identity).map_err(|e| e.at(path.display()));
-    match checked {
-        Err(difference) if force => {
-            observer.event(&Event::Warning(format!("going on as told, with the checkpoint's circuit: {difference}")));
+    let saved = &checkpoint.meta.identity;
+    match identity.differences(saved) {
+        Some(differences) if force => {
+            observer.event(&Event::Warning(format!(
+                "{}: going on as told, with the checkpoint's circuit, though the checkpoint is of another run, which differs in \
+                 {differences}",
+                path.display()
+            )));
             Ok(())
         }
-        checked => checked,
+        _ => identity.check(saved).map_err(|e| e.at(path.display())),
     }
 }
 
