@@ -351,3 +351,41 @@ fn held_out_rows_that_are_impossible_are_seen() {
     let table = eval(&[]);
     assert!(table.contains("-inf nats") && table.contains("64 rows of probability zero"), "{table}");
 }
+
+/// Rows on standard input, as an Arrow stream.
+fn piped(desk: &Desk, more: &str) -> Output {
+    use std::io::Write;
+    let column = arrow::array::StringArray::from_iter_values(shards::texts(200, 1));
+    let batch = arrow::record_batch::RecordBatch::try_from_iter([("text", std::sync::Arc::new(column) as _)]).unwrap();
+    let mut writer = arrow::ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    let bytes = writer.into_inner().unwrap();
+    let pipeline = desk.pipeline(Path::new("-"), more);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_anemone"))
+        .args(["train", "--threads", "1", "--out"])
+        .args([desk.path("run"), pipeline])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _ = child.stdin.take().unwrap().write_all(&bytes); // a run that is refused does not read it
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_live_stream_passes_once_and_says_so() {
+    let desk = Desk::new();
+    let output = piped(&desk, &format!("{TEXT}[learn]\nepochs = 2\n"));
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{error}");
+    assert!(error.contains("learn.epochs = 2") && error.contains("passes once"), "{error}");
+    assert!(out.contains("the data ended") && !out.contains("2 epochs"), "{out}");
+
+    let desk = Desk::new();
+    let output = piped(&desk, &format!("{TEXT}[learn]\noptimizer = 'full_batch_em'\n"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(NOT_UNDERSTOOD), "{error}");
+    assert!(error.contains("full_batch_em") && error.contains("mini_batch_em"), "{error}");
+}

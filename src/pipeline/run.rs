@@ -22,7 +22,7 @@ use super::observer::{EpochEnd, Event, Finished, Observer, Phases, Started, Step
 use super::prepare::{HeldOut, Inputs, Machine, Placed};
 pub use super::run_files::RESOLVED;
 use super::run_files::RunFiles;
-use super::spec::PipelineSpec;
+use super::spec::{Format, PipelineSpec};
 use super::stop::Stop;
 use super::stream::{Stream, StreamOptions};
 use super::waits::StageWaits;
@@ -32,7 +32,8 @@ use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
 use crate::error::{Error, Result};
 use crate::learner::{Checkpoint, CheckpointFolder, Identity, Learner};
-use crate::optim::StepReport;
+use crate::optim::{OptimizerSpec, StepReport};
+use crate::source::Source;
 use crate::telemetry;
 
 /// How this run behaves; what is learned is the pipeline's business.
@@ -63,6 +64,7 @@ pub async fn train(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
+    check_end(spec, observer)?;
     let folder = CheckpointFolder::open(&options.out.join(CHECKPOINTS))?;
     let resumed = find_checkpoint(&folder, options, observer)?;
     match unless_stopped(stop, Inputs::open(spec)).await? {
@@ -81,6 +83,7 @@ pub async fn train_on(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
+    check_end(spec, observer)?;
     let folder = CheckpointFolder::open(&options.out.join(CHECKPOINTS))?;
     let resumed = find_checkpoint(&folder, options, observer)?;
     train_from(spec, inputs, Some(circuit), (folder, resumed), options, stop, observer).await
@@ -162,6 +165,26 @@ pub async fn rehearse(
     let learner = Learner::spawn(placed.backend, optimizer, None)?;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
     Run::new(spec, inputs, learner, place, Memory::default(), stop, observer)?.until_the_end(name, None).await
+}
+
+/// Refuses full-batch EM on a source that may never end, because it moves the parameters at the end of an epoch and
+/// would gather for ever; says that a live stream passes once. Known from the pipeline alone: opening standard input
+/// may wait for hours.
+fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Result<()> {
+    let is_live = spec.source.format == Some(Format::Arrow);
+    let is_endless = spec.source.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none());
+    if (is_live || is_endless) && matches!(spec.learn.optimizer, OptimizerSpec::FullBatchEm(_)) {
+        return Err(Error::option(
+            "learn.optimizer = \"full_batch_em\": updates at the end of an epoch, and this source has none that is known: use \
+             anemone, mini_batch_em or stepwise_em, or read rows from files",
+        ));
+    }
+    if let (true, Some(epochs @ 2..)) = (is_live, spec.learn.epochs) {
+        observer.event(&Event::Warning(format!(
+            "learn.epochs = {epochs}: a live stream passes once, so the run ends when the stream does"
+        )));
+    }
+    Ok(())
 }
 
 /// What the future gives, unless somebody asks for a stop first.
@@ -366,7 +389,7 @@ impl<'a> Run<'a> {
             self.warn("the parameters have not moved: full-batch EM updates them at the end of an epoch".into());
         }
         let finished = Finished {
-            reason: reason.text(self.spec),
+            reason: reason.text(self.spec, &self.inputs.source),
             step: progress.step,
             epoch: progress.epoch,
             rows: progress.rows,
@@ -681,14 +704,18 @@ enum Reason {
 }
 
 impl Reason {
-    fn text(self, spec: &PipelineSpec) -> String {
+    fn text(self, spec: &PipelineSpec, source: &Source) -> String {
         let learn = &spec.learn;
-        let number =
-            |number: Option<String>, unit: &str| number.map_or("the data ended".into(), |n| format!("{n} {unit}"));
+        let counted = |count: Option<u64>, one: &str, several: &str| {
+            let unit = if count == Some(1) { one } else { several };
+            count.map_or("the data ended".to_string(), |count| format!("{count} {unit}"))
+        };
         match self {
-            Self::End => number(learn.epochs.map(|n| n.to_string()), "epochs"),
-            Self::Batches => number(learn.batches.map(|n| n.to_string()), "batches"),
-            Self::Seconds => number(learn.seconds.map(|n| n.to_string()), "seconds"),
+            // It passes once, whatever was asked for.
+            Self::End if matches!(source, Source::Live(_)) => "the data ended".into(),
+            Self::End => counted(learn.epochs, "epoch", "epochs"),
+            Self::Batches => counted(learn.batches, "batch", "batches"),
+            Self::Seconds => learn.seconds.map_or("the data ended".into(), |n| format!("{n} seconds")),
             Self::Signal => "a signal".into(),
         }
     }
