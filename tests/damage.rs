@@ -262,6 +262,59 @@ fn within_a_minute(command: &mut Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// Only `metrics.jsonl` is too large for this disk, and SIGXFSZ says so: the run goes on, and what it learned is saved.
+#[cfg(unix)]
+#[test]
+fn lines_that_cannot_be_written_do_not_end_a_run() {
+    let desk = Desk::new();
+    let file = desk.path("a.bin");
+    fs::write(&file, tokens(16 * 400)).unwrap();
+    let pipeline = |batches: u64| desk.pipeline(&file, &format!("{TOKENS}[learn]\nbatches = {batches}\n"));
+    assert!(desk.train(&pipeline(10), &[]).status.success());
+    let metrics = desk.path("run/metrics.jsonl");
+    let earlier = format!("{{\"step\":1,\"epoch\":0,\"pad\":\"{}\"}}\n", "x".repeat(300 << 10));
+    // The last line was torn when the disk became full.
+    fs::write(&metrics, format!("{earlier}{{\"step\":2,\"ep")).unwrap();
+    let limited = Command::new("sh")
+        .args(["-c", "ulimit -f 256; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_anemone")])
+        .args(["train", "--quiet", "--resume", "--threads", "1", "--out"])
+        .args([desk.path("run"), pipeline(20)])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&limited.stderr);
+    assert!(limited.status.success(), "{:?} {error}", limited.status);
+    assert_eq!(desk.last_step(), Some(20), "what was learned is saved");
+    let of_metrics: Vec<&str> = error.lines().filter(|line| line.contains("metrics.jsonl")).collect();
+    assert_eq!(of_metrics.len(), 2, "once when it begins, once at the end: {error}");
+    assert!(of_metrics[1].contains("lines could not be written"), "{error}");
+    assert_eq!(fs::read_to_string(&metrics).unwrap(), earlier, "whole lines only");
+    // Where there is room again, lines come again.
+    assert!(desk.train(&pipeline(30), &["--resume"]).status.success());
+    let text = fs::read_to_string(&metrics).unwrap();
+    assert!(text.starts_with(&earlier) && text.lines().count() > 1 && text.ends_with('\n'), "{} bytes", text.len());
+}
+
+#[test]
+fn files_of_others_are_not_replaced() {
+    let desk = Desk::new();
+    let file = desk.path("a.bin");
+    fs::write(&file, tokens(16 * 100)).unwrap();
+    let pipeline = desk.pipeline(&file, TOKENS);
+    fs::create_dir(desk.path("run")).unwrap();
+    for name in ["metrics.jsonl", "resolved.toml", "quarantine.jsonl"] {
+        desk.write(&format!("run/{name}"), "of somebody else\n");
+        desk.refuses(&pipeline, &[], NOT_UNDERSTOOD, &[name, "--out"]);
+        assert_eq!(fs::read_to_string(desk.path("run").join(name)).unwrap(), "of somebody else\n");
+        assert_eq!(fs::read_dir(desk.path("run")).unwrap().count(), 1, "nothing was begun");
+        fs::remove_file(desk.path("run").join(name)).unwrap();
+    }
+    desk.write("run/notes.txt", "of somebody else\n");
+    assert!(desk.train(&pipeline, &[]).status.success(), "what a run does not write is no matter");
+    // A run folder without a checkpoint is ours by what its resolved pipeline says.
+    fs::remove_dir_all(desk.path("run/checkpoints")).unwrap();
+    assert!(desk.train(&pipeline, &[]).status.success());
+}
+
 #[cfg(unix)]
 #[test]
 fn a_pipe_in_place_of_a_file_holds_nobody_up() {

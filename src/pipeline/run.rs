@@ -20,8 +20,8 @@ use self::memory::{Best, Memory};
 use super::evaluate::{Evaluation, evaluate};
 use super::observer::{EpochEnd, Event, Finished, Observer, Phases, Started, StepLine, Validated, bits_per_dim};
 use super::prepare::{HeldOut, Inputs, Machine, Placed};
-pub use super::run_files::RESOLVED;
-use super::run_files::RunFiles;
+pub use super::run_files::{CHECKPOINTS, RESOLVED};
+use super::run_files::{RunFiles, check_run_folder};
 use super::spec::{Format, PipelineSpec};
 use super::stop::Stop;
 use super::stream::{Stream, StreamOptions};
@@ -30,7 +30,7 @@ use crate::backend::{PhaseSeconds, TrainingPrecision};
 use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::learner::{Checkpoint, CheckpointFolder, Identity, Learner};
 use crate::optim::{OptimizerSpec, StepReport};
 use crate::source::Source;
@@ -54,9 +54,6 @@ pub struct TrainOptions {
 /// Lines of `metrics.jsonl` are at least this far apart, except for those that carry a validation.
 const LINE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Where checkpoints are inside a run folder.
-pub const CHECKPOINTS: &str = "checkpoints";
-
 /// Learns what the pipeline says, until its end, a limit or a request to stop; leaves a checkpoint in any of these cases.
 pub async fn train(
     spec: &PipelineSpec,
@@ -65,7 +62,7 @@ pub async fn train(
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
     check_end(spec, observer)?;
-    let folder = CheckpointFolder::open(&options.out.join(CHECKPOINTS))?;
+    let folder = open_folder(options)?;
     let resumed = find_checkpoint(&folder, options, observer)?;
     match unless_stopped(stop, Inputs::open(spec)).await? {
         Some(inputs) => train_from(spec, &inputs, None, (folder, resumed), options, stop, observer).await,
@@ -84,7 +81,7 @@ pub async fn train_on(
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
     check_end(spec, observer)?;
-    let folder = CheckpointFolder::open(&options.out.join(CHECKPOINTS))?;
+    let folder = open_folder(options)?;
     let resumed = find_checkpoint(&folder, options, observer)?;
     train_from(spec, inputs, Some(circuit), (folder, resumed), options, stop, observer).await
 }
@@ -143,8 +140,11 @@ async fn train_from(
     memory.device = Some(place.device.clone());
     memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
     memory.pipeline = spec.to_toml()?;
-    let files = RunFiles::open(&options.out, folder, identity, spec.pipeline.on_bad, &learner.progress())?;
-    files.write_resolved(&memory.pipeline)?;
+    let (on_bad, progress) = (spec.pipeline.on_bad, learner.progress());
+    let mut files = RunFiles::open(&options.out, folder, identity, on_bad, &progress, &memory.pipeline)?;
+    if let Err(error) = files.write_resolved() {
+        warn_unwritten(observer, &error);
+    }
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
     let run = Run::new(&spec, inputs, learner, place, memory, stop, observer)?;
     Run { files: Some(files), ..run }.until_the_end(&options.name, resumed_from).await
@@ -187,6 +187,12 @@ fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Result<()> {
     Ok(())
 }
 
+/// Tells that something of a run folder could not be written, and that the run goes on.
+fn warn_unwritten(observer: &mut dyn Observer, error: &Error) {
+    counter!(telemetry::WRITE_FAILURES).increment(1);
+    observer.event(&Event::Warning(format!("{error}; the run goes on, it is tried again later")));
+}
+
 /// What the future gives, unless somebody asks for a stop first.
 async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
     tokio::select! {
@@ -200,6 +206,12 @@ fn stopped_before_it_began(observer: &mut dyn Observer) -> Finished {
     let finished = Finished { reason: "a signal, before the first batch".into(), ..Finished::default() };
     observer.event(&Event::Finished(finished.clone()));
     finished
+}
+
+/// The folder of checkpoints, locked; a run folder that is somebody else's is refused first.
+fn open_folder(options: &TrainOptions) -> Result<CheckpointFolder> {
+    check_run_folder(&options.out)?;
+    CheckpointFolder::open(&options.out.join(CHECKPOINTS))
 }
 
 /// The checkpoint to go on from, if any; damaged ones are passed over with a warning.
@@ -369,21 +381,33 @@ impl<'a> Run<'a> {
 
     async fn until_the_end(mut self, name: &str, resumed_from: Option<PathBuf>) -> Result<Finished> {
         self.observer.event(&Event::Started(self.started(name, resumed_from)));
-        let ended = self.learn().await;
-        if let Err(also) = self.note_bad_records() {
-            self.warn(also.to_string());
+        let mut ended = self.learn().await;
+        if ended.as_ref().is_ok_and(|reason| *reason != Reason::Signal)
+            && self.spec.validate.is_some()
+            && let Err(error) = self.validate().await
+        {
+            ended = Err(error);
         }
-        if ended.is_err() {
+        self.note_bad_records();
+        if let Err(error) = &ended {
             // Bad data or a lost disk: what was learned so far is worth keeping. The error is what the user must see.
-            if let Err(also) = self.checkpoint_and_wait().await {
-                self.warn(format!("the last checkpoint could not be written either: {also}"));
+            match self.checkpoint_and_wait().await {
+                Err(also) if also != *error => {
+                    self.warn(format!("the last checkpoint could not be written either: {also}"));
+                }
+                _ => {}
             }
         }
-        let reason = ended?;
-        if reason != Reason::Signal && self.spec.validate.is_some() {
-            self.validate().await?;
+        let saved = match &ended {
+            Ok(_) => self.checkpoint_and_wait().await,
+            Err(_) => Ok(()),
+        };
+        // Lines that are missing are a warning to the end: what was learned is in the checkpoint.
+        for error in self.files.as_mut().map_or_else(Vec::new, RunFiles::finish) {
+            self.warn(error.to_string());
         }
-        self.checkpoint_and_wait().await?;
+        let reason = ended?;
+        saved?;
         let progress = self.learner.progress();
         if progress.step > 0 && progress.updates == 0 {
             self.warn("the parameters have not moved: full-batch EM updates them at the end of an epoch".into());
@@ -455,7 +479,7 @@ impl<'a> Run<'a> {
                 Some(Item::Batch { batch, end }) => self.batch(batch, end).await?,
                 Some(Item::EpochEnd { next }) => self.end_epoch(next).await?,
             }
-            self.note_bad_records()?;
+            self.note_bad_records();
             self.checkpoint_if_due().await?;
         }
     }
@@ -489,7 +513,7 @@ impl<'a> Run<'a> {
         if every.is_some_and(|every| self.line.step.is_multiple_of(every)) {
             self.validate().await?;
         } else if self.lines.written.is_none_or(|at| at.elapsed() >= LINE_INTERVAL) {
-            self.write_line(None)?;
+            self.write_line(None);
         }
         self.observer.event(&Event::Step(self.line.clone()));
         Ok(())
@@ -535,8 +559,15 @@ impl<'a> Run<'a> {
         let learned_seconds = self.seconds() - self.memory.validation_seconds;
         let begun = Instant::now();
         let device = self.learner.phase_seconds().await?;
-        let Some(found) = self.look_at(valid).await.map_err(|e| e.at("validate"))? else {
-            return Ok(()); // the loop sees the request next
+        let found = match self.look_at(valid).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(()), // the loop sees the request next
+            Err(error) if error.kind() == ErrorKind::Io => {
+                // Reading them is no part of learning: they are looked at again when it is next due.
+                self.warn(format!("validate: held-out rows could not be looked at: {error}"));
+                return Ok(());
+            }
+            Err(error) => return Err(error.at("validate")),
         };
         let better = |log_likelihood: f64| self.memory.best.is_none_or(|best| log_likelihood > best.log_likelihood);
         let best = found.mean_log_likelihood.filter(|&ll| better(ll));
@@ -555,7 +586,7 @@ impl<'a> Run<'a> {
         self.validating.add(&self.learner.phase_seconds().await?.since(&device));
         let seconds = begun.elapsed().as_secs_f64();
         self.memory.validation_seconds += seconds;
-        self.write_line(Some(&found))?;
+        self.write_line(Some(&found));
         self.observer.event(&Event::Validated(Validated {
             step: progress.step,
             epoch: progress.epoch,
@@ -584,7 +615,7 @@ impl<'a> Run<'a> {
         let score = async |batch| learner.log_likelihoods(batch).await;
         let found = unless_stopped(&self.stop, evaluate(&mut stream, rows.rows, score)).await?;
         if found.is_some() {
-            self.add_bad_records(stream.take_bad())?;
+            self.add_bad_records(stream.take_bad());
         }
         Ok(found)
     }
@@ -614,7 +645,7 @@ impl<'a> Run<'a> {
     }
 
     /// Adds the latest line to `metrics.jsonl`, with how fast and bound by what the stretch since the last one was.
-    fn write_line(&mut self, valid: Option<&Evaluation>) -> Result<()> {
+    fn write_line(&mut self, valid: Option<&Evaluation>) {
         let since = self.lines.written.unwrap_or(self.begun);
         let seconds = since.elapsed().as_secs_f64();
         let (rows, waits) = (self.learner.progress().rows, self.stream.waits());
@@ -625,8 +656,8 @@ impl<'a> Run<'a> {
         }
         self.line.rows_per_second = self.lines.rate.rows_per_second;
         self.line.bound = self.lines.rate.bound.into();
-        let Some(files) = &mut self.files else { return Ok(()) };
-        files.metrics.add(&StepLine {
+        let Some(files) = &mut self.files else { return };
+        let line = StepLine {
             valid_ll: valid.and_then(|found| found.mean_log_likelihood),
             valid_possible_ll: valid
                 .filter(|found| found.impossible_rows > 0)
@@ -634,7 +665,10 @@ impl<'a> Run<'a> {
             valid_impossible_rows: valid.map(|found| found.impossible_rows),
             epoch: self.learner.progress().epoch,
             ..self.line.clone()
-        })
+        };
+        if let Err(error) = files.metrics.add(&line) {
+            warn_unwritten(self.observer, &error);
+        }
     }
 
     fn record(&self, report: &StepReport, rows: u64, time: Duration) {
@@ -669,19 +703,23 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn note_bad_records(&mut self) -> Result<()> {
-        self.add_bad_records(self.stream.take_bad())
+    fn note_bad_records(&mut self) {
+        let records = self.stream.take_bad();
+        self.add_bad_records(records);
     }
 
-    fn add_bad_records(&mut self, records: Vec<BadRecord>) -> Result<()> {
+    fn add_bad_records(&mut self, records: Vec<BadRecord>) {
         counter!(telemetry::DECODE_ERRORS).increment(records.iter().map(|record| record.records).sum());
         for record in records {
             match self.files.as_mut().and_then(|files| files.ledger.as_mut()) {
-                Some(ledger) => ledger.add(record)?,
+                Some(ledger) => {
+                    if let Err(error) = ledger.add(record) {
+                        warn_unwritten(self.observer, &error);
+                    }
+                }
                 None => self.observer.event(&Event::Warning(format!("left out: {record}"))),
             }
         }
-        Ok(())
     }
 
     fn warn(&mut self, message: String) {
