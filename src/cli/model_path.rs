@@ -19,6 +19,10 @@ pub(super) fn find_model(path: &Path) -> Result<PathBuf> {
     let folder = if inside.is_dir() { inside } else { path.to_path_buf() };
     let found = match folder.is_dir() {
         true => latest(&folder)?,
+        false if path.exists() => {
+            let why = "is a file, and a model, a checkpoint or a run is a folder";
+            return Err(Error::option(format!("{}: {why}", path.display())));
+        }
         false => return Err(Error::option(format!("{}: no such model, checkpoint or run folder", path.display()))),
     };
     for (damaged, why) in &found.damaged {

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::pipeline::overrides;
-use crate::pipeline::spec::{Document, PipelineSpec, load_document};
+use crate::pipeline::spec::{Document, Format, PipelineSpec, load_document};
 
 /// Which pipeline.
 #[derive(Args, Clone, Debug)]
 pub(super) struct PipelineArgs {
     /// Pipeline file (TOML); without it, --data and the flags beside it say what to learn
-    #[arg(value_name = "FILE.toml", required_unless_present = "data")]
+    #[arg(value_name = "FILE.toml")]
     file: Option<PathBuf>,
     /// Change a key for this run, such as --set batch.rows=64; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -56,10 +56,24 @@ pub(super) struct Understood {
 }
 
 impl PipelineArgs {
+    /// The pipeline file, if one is named.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// The same with a pipeline file where neither a file nor data is named.
+    pub fn or_file(&self, file: impl FnOnce() -> Option<PathBuf>) -> Self {
+        let is_silent = self.file.is_none() && self.data.is_empty();
+        Self { file: if is_silent { file() } else { self.file.clone() }, ..self.clone() }
+    }
+
     /// Reads the file or the flags.
     pub fn understand(&self) -> Result<Understood> {
         let mut document = match &self.file {
-            Some(file) => load_document(file)?,
+            Some(file) => {
+                refuse_data(file)?;
+                load_document(file)?
+            }
             None => self.flags_as_document()?,
         };
         let notes = overrides::apply(&mut document, &self.set)?;
@@ -95,6 +109,15 @@ impl PipelineArgs {
             return Err(Error::option("say what to learn: a pipeline file, or --data"));
         }
         Ok(document)
+    }
+}
+
+/// A file of data in place of a pipeline is a slip that the text of a parser would not explain.
+fn refuse_data(file: &Path) -> Result<()> {
+    let name = file.to_string_lossy();
+    match Format::of(&name) {
+        Some(_) => Err(Error::option(format!("{name}: is data, not a pipeline file; to learn from it: --data {name}"))),
+        None => Ok(()),
     }
 }
 
@@ -142,9 +165,11 @@ mod tests {
 
     #[test]
     fn flags_and_a_file_contradict_each_other() {
-        for args in [&["p.toml", "--latents", "3"][..], &["p.toml", "--data", "a.npy"], &["--latents", "3"], &[]] {
+        for args in [&["p.toml", "--latents", "3"][..], &["p.toml", "--data", "a.npy"], &["--latents", "3"]] {
             assert!(parse(args).is_err(), "{args:?}");
         }
+        let error = parse(&[]).unwrap().understand().unwrap_err().to_string();
+        assert!(error.contains("a pipeline file, or --data"), "{error}");
     }
 
     #[test]

@@ -212,7 +212,12 @@ impl PipelineSpec {
 
 pub(crate) fn load_document(path: &Path) -> Result<Document> {
     let place = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| Error::io(&place, &e))?;
+    let text = std::fs::read_to_string(path).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidData => {
+            Error::format(format!("{place}: is not text, and a pipeline is a TOML file"))
+        }
+        _ => Error::io(&place, &e),
+    })?;
     Document::parse(&text, &place)
 }
 
