@@ -1,7 +1,7 @@
-//! Files that appear whole or not at all.
+//! Files that appear whole or not at all, and files that are read only if they are files.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs::{self, File, Metadata};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
@@ -45,11 +45,11 @@ impl WholeFile {
 }
 
 impl Write for WholeFile {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.writer.write(bytes)
     }
 
-    fn flush(&mut self) -> std::io::Result<()> {
+    fn flush(&mut self) -> io::Result<()> {
         self.writer.flush()
     }
 }
@@ -68,6 +68,47 @@ pub(crate) fn write_whole(path: &Path, contents: impl AsRef<[u8]>) -> Result<()>
     let mut file = WholeFile::create(path)?;
     file.write_all(contents.as_ref()).map_err(|e| Error::io(&path.display().to_string(), &e))?;
     file.finish()
+}
+
+/// Opens a file of our own for reading. A pipe or a device in its place would let the reader wait for ever, so it is
+/// refused, and the file that is looked at is the one that was opened. For what users name themselves a pipe may be
+/// meant.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true);
+    // Opening a pipe does not wait for a writer.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, NOT_REGULAR)),
+    }
+}
+
+/// What is wrong with a pipe, a device or a folder.
+pub(crate) const NOT_REGULAR: &str = "is not a regular file";
+
+/// Reads a whole file of our own.
+pub(crate) fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Returns true if both are the same file, whatever its names are. Where the system does not say, it is taken for the
+/// same.
+pub(crate) fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        (one.dev(), one.ino()) == (other.dev(), other.ino())
+    }
+    #[cfg(not(unix))]
+    {
+        let _ = (one, other);
+        true
+    }
 }
 
 #[cfg(test)]
@@ -107,5 +148,22 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         #[cfg(unix)]
         write_whole(Path::new("/dev/null"), "gone").unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_a_device_and_a_folder_are_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for path in [&*pipe, Path::new("/dev/zero"), dir.path()] {
+            let error = read_regular(path).unwrap_err();
+            assert!(error.to_string().contains(NOT_REGULAR), "{}: {error}", path.display());
+        }
+        let file = dir.path().join("file");
+        write_whole(&file, "text").unwrap();
+        assert_eq!(read_regular(&file).unwrap(), b"text");
+        let found = |path: &Path| fs::metadata(path).unwrap();
+        assert!(is_same_file(&found(&file), &found(&file)) && !is_same_file(&found(&file), &found(&pipe)));
     }
 }

@@ -63,6 +63,12 @@ pub const VALID_LL: &str = "anemone_valid_log_likelihood_nats";
 pub const STEP_SECONDS: &str = "anemone_step_seconds";
 /// The step size of the last update.
 pub const STEP_SIZE: &str = "anemone_step_size";
+/// Held-out rows of probability zero at the latest look.
+pub const VALID_IMPOSSIBLE_ROWS: &str = "anemone_valid_impossible_rows";
+/// Checkpoints that could not be written.
+pub const CHECKPOINT_FAILURES: &str = "anemone_checkpoint_failures_total";
+/// Stretches during which a file of the run folder could not be written.
+pub const WRITE_FAILURES: &str = "anemone_write_failures_total";
 /// Seconds that the last checkpoint took.
 pub const CHECKPOINT_SECONDS: &str = "anemone_checkpoint_seconds";
 /// When the last checkpoint was written.
@@ -80,7 +86,7 @@ pub const STAGE: &str = "stage";
 pub const SIDE: &str = "side";
 
 /// All metrics, with the question that each answers.
-pub const METRICS: [Metric; 18] = [
+pub const METRICS: [Metric; 21] = [
     counter(ROWS, Unit::Count, "rows learned from"),
     counter(BATCHES, Unit::Count, "batches learned from"),
     counter(UPDATES, Unit::Count, "updates of the parameters"),
@@ -99,7 +105,18 @@ pub const METRICS: [Metric; 18] = [
         Unit::Count,
         "mean log-likelihood of the last batch before its update, nats per row: is it still learning?",
     ),
-    gauge(VALID_LL, Unit::Count, "mean log-likelihood of held-out rows, nats per row: does it generalise?"),
+    gauge(
+        VALID_LL,
+        Unit::Count,
+        "mean log-likelihood of held-out rows, nats per row, -inf if one is impossible: does it generalise?",
+    ),
+    gauge(VALID_IMPOSSIBLE_ROWS, Unit::Count, "held-out rows of probability zero: is there too little smoothing?"),
+    counter(CHECKPOINT_FAILURES, Unit::Count, "checkpoints that could not be written: is there room on the disk?"),
+    counter(
+        WRITE_FAILURES,
+        Unit::Count,
+        "times that metrics.jsonl or the ledger could not be written any more: is there room on the disk?",
+    ),
     histogram(STEP_SECONDS, Unit::Seconds, "seconds that a batch took on the device: is it slower than it was?"),
     gauge(STEP_SIZE, Unit::Count, "step size of the last update"),
     gauge(CHECKPOINT_SECONDS, Unit::Seconds, "seconds that the last checkpoint took: does it hold up the run?"),

@@ -77,7 +77,58 @@ fn a_run_is_trained_looked_at_and_evaluated() {
     assert_eq!(json(&printed(dir, &["inspect", checkpoint, "--json"]))["circuit"]["variables"], 8);
     // The resolved pipeline of the run is one, and means the same.
     let resolved = std::fs::read_to_string(dir.join("runs/p/resolved.toml")).unwrap();
-    assert_eq!(printed(dir, &["inspect", "runs/p/resolved.toml"]).trim_end(), resolved.trim_end());
+    let (header, rest) = resolved.split_once('\n').unwrap();
+    assert!(header.starts_with("# anemone "), "{header}");
+    assert_eq!(printed(dir, &["inspect", "runs/p/resolved.toml"]).trim_end(), rest.trim_end());
+}
+
+#[test]
+fn a_run_folder_is_enough_to_go_on() {
+    let folder = folder();
+    let dir = folder.path();
+    let short = ["--set", "learn.epochs=1", "--set", "name=short"];
+    printed(dir, &[&["train", "p.toml", "--quiet", "--out", "here/run"], &short[..]].concat());
+    let names = || {
+        let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names();
+    let step = |args: &[&str]| json(printed(dir, args).lines().last().unwrap())["step"].as_u64().unwrap();
+    assert_eq!(step(&["train", "here/run/resolved.toml", "--resume", "--set", "learn.epochs=2", "--json"]), 12);
+    assert_eq!(step(&["train", "--out", "here/run", "--resume", "--set", "learn.epochs=3", "--json"]), 18);
+    // Without --resume it is the same run, which is there already.
+    let (code, error) = refused(dir, &["train", "here/run/resolved.toml"]);
+    assert!(code == 4 && error.contains("--resume") && error.contains("here/run"), "{code}: {error}");
+    // Elsewhere it is a new one.
+    assert_eq!(step(&["train", "here/run/resolved.toml", "--out", "there", "--set", "learn.epochs=1", "--json"]), 6);
+    let mut after = before.clone();
+    after.push("there".into());
+    assert_eq!(names(), after, "no other folder was begun");
+    let (code, error) = refused(dir, &["train", "--out", "nowhere", "--resume"]);
+    assert!(code == 2 && error.contains("nowhere/resolved.toml") && error.contains("--data"), "{code}: {error}");
+    let (code, error) = refused(dir, &["train", "--resume"]);
+    assert!(code == 2 && error.contains("a pipeline file"), "{code}: {error}");
+}
+
+#[test]
+fn names_from_files_have_no_power_over_the_terminal() {
+    let folder = folder();
+    let dir = folder.path();
+    let evil = "evil\\u001b[2J\\u009b1m\\nerror: fine.parquet"; // as TOML and JSON write it
+    std::fs::write(dir.join("evil.toml"), format!("[source]\nfiles = \"{evil}\"\n")).unwrap();
+    std::fs::write(dir.join("evil.json"), format!("{{\"nodes\": [{{\"kind\": \"{evil}\"}}], \"{evil}\": 1}}")).unwrap();
+    for args in
+        [&["check", "evil.toml"][..], &["train", "evil.toml"], &["inspect", "evil.json"], &["inspect", "evil.toml"]]
+    {
+        let output = anemone(dir, args);
+        for text in [&output.stdout, &output.stderr] {
+            let text = String::from_utf8_lossy(text);
+            assert!(text.chars().all(|c| !c.is_control() || c == '\n'), "{args:?}: {text:?}");
+        }
+        let errors = String::from_utf8_lossy(&output.stderr).lines().count();
+        assert!(errors == usize::from(!output.status.success()), "{args:?}: one line");
+    }
 }
 
 #[test]
@@ -145,6 +196,17 @@ fn mistakes_have_their_exit_code_and_one_line() {
         (&["eval", "empty", "--isa", "sse9"], 2, "--isa: instruction set \"sse9\" is not known"),
         (&["eval", "empty"], 2, "has no model and no checkpoint"),
         (&["inspect", "nowhere"], 2, "no such model"),
+        (&["inspect", "damaged.parquet"], 2, "damaged.parquet: is not known by its name"),
+        (&["eval", "damaged.parquet"], 2, "damaged.parquet: is a file, and a model, a checkpoint or a run is a folder"),
+        (&["train", "damaged.parquet"], 2, "is data, not a pipeline file; to learn from it: --data damaged.parquet"),
+        (&["train", "p.toml", "--out", "/"], 2, "/: is the root of the file system"),
+        (&["train", "p.toml", "--out", "p.toml"], 2, "p.toml: is not a folder"),
+        (
+            &["train", "p.toml", "--set", "circuit.min_std=1e-46"],
+            2,
+            "--set circuit.min_std: circuit.min_std = 1e-46: must be in [1e-37, 1e37]",
+        ),
+        (&["check", "p.toml", "--set", "circuit.min_std=1e39"], 2, "must be in [1e-37, 1e37]"),
         (&["tokenize", "damaged.parquet", "--out", "x.txt"], 2, "must end in .bin or .bin.zst"),
     ] {
         let (found, error) = refused(dir, args);
@@ -193,6 +255,12 @@ fn texts_become_tokens_whole_or_not_at_all() {
     assert_eq!(refused(dir, &args).0, 2, "--json and --quiet contradict each other");
     let lines = printed(dir, &[&args[..args.len() - 1], &["--out", "run"]].concat());
     assert_eq!(json(lines.lines().last().unwrap())["rows"], 2);
+    // A model of the texts looks at the tokens as well.
+    let texts =
+        ["train", "--data", "a.jsonl", "--latents", "2", "--set", "decode.window=2", "--quiet", "--out", "texts"];
+    printed(dir, &texts);
+    let of = |file: &str| json(&printed(dir, &["eval", "texts", "--data", file, "--json"]));
+    assert_eq!(of("a.jsonl")["mean_log_likelihood"], of("a.bin.zst")["mean_log_likelihood"]);
 }
 
 #[test]
@@ -462,4 +530,30 @@ fn the_page_of_the_files_names_every_key_and_buffer_of_a_checkpoint() {
         let header = json(std::str::from_utf8(&bytes[8..8 + length]).unwrap());
         header.as_object().unwrap().keys().for_each(|name| named(name));
     }
+}
+
+#[test]
+fn what_a_killed_tokenize_left_is_removed_and_what_another_writes_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    std::fs::write(dir.join("a.jsonl"), "{\"text\": \"Hello\"}\n").unwrap();
+    let long_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    let make = |name: &str| {
+        let file = std::fs::File::create(dir.join(name)).unwrap();
+        file.set_modified(long_ago).unwrap();
+        file
+    };
+    let written = make(".tmp-77-other.bin");
+    written.lock().unwrap();
+    for name in [".tmp-999999-a.bin", ".tmp-12-b.bin.zst", ".tmp-notes.bin", ".tmp-5-notes.txt"] {
+        make(name);
+    }
+    let output = anemone(dir, &["tokenize", "a.jsonl", "--out", "a.bin"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    assert!(error.contains(".tmp-999999-a.bin: removed") && error.lines().count() == 2, "{error}");
+    let mut names: Vec<String> =
+        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    assert_eq!(names, [".tmp-5-notes.txt", ".tmp-77-other.bin", ".tmp-notes.bin", "a.bin", "a.jsonl"]);
 }

@@ -244,3 +244,201 @@ fn checkpoints_that_are_there_are_not_trained_over() {
     let other = desk.pipeline(&file, &TOKENS.replace("vocab = 1000", "vocab = 1001"));
     desk.refuses(&other, &["--resume"], NOT_RESUMED, &["decoder", "--force-resume"]);
 }
+
+/// Runs a command that must not hang.
+#[cfg(unix)]
+fn within_a_minute(command: &mut Command) -> Output {
+    use std::process::Stdio;
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if std::time::Instant::now() > deadline {
+            child.kill().unwrap(); // by id
+            child.wait().unwrap();
+            panic!("it hangs: {command:?}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+/// Only `metrics.jsonl` is too large for this disk, and SIGXFSZ says so: the run goes on, and what it learned is saved.
+#[cfg(unix)]
+#[test]
+fn lines_that_cannot_be_written_do_not_end_a_run() {
+    let desk = Desk::new();
+    let file = desk.path("a.bin");
+    fs::write(&file, tokens(16 * 400)).unwrap();
+    let pipeline = |batches: u64| desk.pipeline(&file, &format!("{TOKENS}[learn]\nbatches = {batches}\n"));
+    assert!(desk.train(&pipeline(10), &[]).status.success());
+    let metrics = desk.path("run/metrics.jsonl");
+    let earlier = format!("{{\"step\":1,\"epoch\":0,\"pad\":\"{}\"}}\n", "x".repeat(300 << 10));
+    // The last line was torn when the disk became full.
+    fs::write(&metrics, format!("{earlier}{{\"step\":2,\"ep")).unwrap();
+    let limited = Command::new("sh")
+        .args(["-c", "ulimit -f 256; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_anemone")])
+        .args(["train", "--quiet", "--resume", "--threads", "1", "--out"])
+        .args([desk.path("run"), pipeline(20)])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&limited.stderr);
+    assert!(limited.status.success(), "{:?} {error}", limited.status);
+    assert_eq!(desk.last_step(), Some(20), "what was learned is saved");
+    let of_metrics: Vec<&str> = error.lines().filter(|line| line.contains("metrics.jsonl")).collect();
+    assert_eq!(of_metrics.len(), 2, "once when it begins, once at the end: {error}");
+    assert!(of_metrics[1].contains("lines could not be written"), "{error}");
+    assert_eq!(fs::read_to_string(&metrics).unwrap(), earlier, "whole lines only");
+    // Where there is room again, lines come again.
+    assert!(desk.train(&pipeline(30), &["--resume"]).status.success());
+    let text = fs::read_to_string(&metrics).unwrap();
+    assert!(text.starts_with(&earlier) && text.lines().count() > 1 && text.ends_with('\n'), "{} bytes", text.len());
+}
+
+#[test]
+fn files_of_others_are_not_replaced() {
+    let desk = Desk::new();
+    let file = desk.path("a.bin");
+    fs::write(&file, tokens(16 * 100)).unwrap();
+    let pipeline = desk.pipeline(&file, TOKENS);
+    fs::create_dir(desk.path("run")).unwrap();
+    for name in ["metrics.jsonl", "resolved.toml", "quarantine.jsonl"] {
+        desk.write(&format!("run/{name}"), "of somebody else\n");
+        desk.refuses(&pipeline, &[], NOT_UNDERSTOOD, &[name, "--out"]);
+        assert_eq!(fs::read_to_string(desk.path("run").join(name)).unwrap(), "of somebody else\n");
+        assert_eq!(fs::read_dir(desk.path("run")).unwrap().count(), 1, "nothing was begun");
+        fs::remove_file(desk.path("run").join(name)).unwrap();
+    }
+    desk.write("run/notes.txt", "of somebody else\n");
+    assert!(desk.train(&pipeline, &[]).status.success(), "what a run does not write is no matter");
+    // A run folder without a checkpoint is ours by what its resolved pipeline says.
+    fs::remove_dir_all(desk.path("run/checkpoints")).unwrap();
+    assert!(desk.train(&pipeline, &[]).status.success());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_place_of_a_file_holds_nobody_up() {
+    let desk = Desk::new();
+    let file = desk.path("a.bin");
+    fs::write(&file, tokens(16 * 400)).unwrap();
+    let more = format!("{TOKENS}[checkpoint]\nevery_batches = 10\n[learn]\n");
+    let pipeline = |batches: u64| desk.pipeline(&file, &format!("{more}batches = {batches}\n"));
+    assert!(desk.train(&pipeline(20), &[]).status.success());
+    let last = desk.path("run/checkpoints/step-0000000020");
+    for name in ["model.safetensors", "circuit.json", "checkpoint.json"] {
+        let path = last.join(name);
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let inspect =
+            |path: &Path| within_a_minute(Command::new(env!("CARGO_BIN_EXE_anemone")).arg("inspect").arg(path));
+        let found = inspect(&desk.path("run"));
+        let said = String::from_utf8_lossy(&found.stderr);
+        assert!(found.status.success() && said.contains(name) && said.contains("regular file"), "{said}");
+        assert!(!inspect(&last).status.success(), "{name}");
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+    }
+    fs::remove_file(last.join("optimizer.safetensors")).unwrap();
+    assert!(Command::new("mkfifo").arg(last.join("optimizer.safetensors")).status().unwrap().success());
+    let mut resume = Command::new(env!("CARGO_BIN_EXE_anemone"));
+    resume.args(["train", "--quiet", "--resume", "--threads", "1", "--out"]).args([desk.path("run"), pipeline(30)]);
+    let resumed = within_a_minute(&mut resume);
+    let said = String::from_utf8_lossy(&resumed.stderr);
+    assert!(resumed.status.success() && said.contains("optimizer.safetensors"), "{said}");
+    assert_eq!(desk.last_step(), Some(30));
+    // The same for the lines.
+    fs::remove_file(desk.path("run/metrics.jsonl")).unwrap();
+    assert!(Command::new("mkfifo").arg(desk.path("run/metrics.jsonl")).status().unwrap().success());
+    let refused = within_a_minute(&mut resume);
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("metrics.jsonl"));
+    // And for a circuit, which is read more than once.
+    let circuit = desk.path("circuit.json");
+    assert!(Command::new("mkfifo").arg(&circuit).status().unwrap().success());
+    let from_file =
+        format!("[decode]\nwindow = 16\nvocab = 1000\n[circuit]\nmodel = 'file'\npath = '{}'\n", circuit.display());
+    let from_file = desk.pipeline(&file, &from_file);
+    for command in ["check", "train"] {
+        let mut anemone = Command::new(env!("CARGO_BIN_EXE_anemone"));
+        let refused = within_a_minute(anemone.current_dir(desk.dir.path()).arg(command).arg(&from_file));
+        assert!(String::from_utf8_lossy(&refused.stderr).contains("regular file"), "{refused:?}");
+    }
+}
+
+/// Rows of zeros are learned, and half of the held-out rows are ones: without smoothing these have probability zero.
+#[test]
+fn held_out_rows_that_are_impossible_are_seen() {
+    let desk = Desk::new();
+    let (train, valid) = (desk.path("train.parquet"), desk.path("valid.parquet"));
+    shards::write_rows(&train, vec![0; 256 * 4], 4, 64);
+    shards::write_rows(&valid, (0..128 * 4).map(|i| u8::from(i / 4 % 2 == 1)).collect(), 4, 64);
+    let more = format!(
+        "[decode]\nkind = 'rows'\ncats = 2\n[batch]\nrows = 64\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nstep = 1.0\n\
+         momentum = 0.0\nsmoothing = 0.0\nepochs = 2\n[validate]\nfiles = '{}'\n",
+        valid.display()
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
+    command.args(["train", "--threads", "1", "--out"]).args([desk.path("run"), desk.pipeline(&train, &more)]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("-inf") && text.contains("64 of 128 rows impossible") && !text.contains("best\n"), "{text}");
+    assert!(text.lines().any(|line| line.starts_with("held out") && line.contains("64 rows are impossible")), "{text}");
+    let lines = fs::read_to_string(desk.path("run/metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let looks: Vec<_> = lines.iter().filter(|line| line["valid_impossible_rows"] == 64).collect();
+    assert_eq!(looks.len(), 2, "once an epoch: {lines:?}");
+    let is_about_zero = |value: &serde_json::Value| value.as_f64().is_some_and(|value| value.abs() < 1e-5); // f32
+    assert!(
+        looks.iter().all(|line| line["valid_ll"].is_null() && is_about_zero(&line["valid_possible_ll"])),
+        "{looks:?}"
+    );
+    let eval = |flags: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
+        let output = command.arg("eval").arg(desk.path("run")).args(flags).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let found: serde_json::Value = serde_json::from_str(&eval(&["--json"])).unwrap();
+    assert!(found["mean_log_likelihood"].is_null() && found["impossible_rows"] == 64, "{found}");
+    assert!(is_about_zero(&found["possible_log_likelihood"]), "{found}");
+    let table = eval(&[]);
+    assert!(table.contains("-inf nats") && table.contains("64 rows of probability zero"), "{table}");
+}
+
+/// Rows on standard input, as an Arrow stream.
+fn piped(desk: &Desk, more: &str) -> Output {
+    use std::io::Write;
+    let column = arrow::array::StringArray::from_iter_values(shards::texts(200, 1));
+    let batch = arrow::record_batch::RecordBatch::try_from_iter([("text", std::sync::Arc::new(column) as _)]).unwrap();
+    let mut writer = arrow::ipc::writer::StreamWriter::try_new(Vec::new(), &batch.schema()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    let bytes = writer.into_inner().unwrap();
+    let pipeline = desk.pipeline(Path::new("-"), more);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_anemone"))
+        .args(["train", "--threads", "1", "--out"])
+        .args([desk.path("run"), pipeline])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let _ = child.stdin.take().unwrap().write_all(&bytes); // a run that is refused does not read it
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_live_stream_passes_once_and_says_so() {
+    let desk = Desk::new();
+    let output = piped(&desk, &format!("{TEXT}[learn]\nepochs = 2\n"));
+    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{error}");
+    assert!(error.contains("learn.epochs = 2") && error.contains("passes once"), "{error}");
+    assert!(out.contains("the data ended") && !out.contains("2 epochs"), "{out}");
+
+    let desk = Desk::new();
+    let output = piped(&desk, &format!("{TEXT}[learn]\noptimizer = 'full_batch_em'\n"));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(NOT_UNDERSTOOD), "{error}");
+    assert!(error.contains("full_batch_em") && error.contains("mini_batch_em"), "{error}");
+}

@@ -163,7 +163,7 @@ fn a_signal_finishes_the_update_writes_a_checkpoint_and_exits_with_zero() {
     let (file, out) = (folder.path().join("endless.toml"), folder.path().join("run"));
     std::fs::write(&file, ENDLESS).unwrap();
     let mut last_step = 0;
-    for signal in ["-TERM", "-INT"] {
+    for signal in ["-TERM", "-INT", "-HUP"] {
         let child = start(&file, &out);
         let deadline = Instant::now() + Duration::from_secs(60);
         // Until it has learned something new.
@@ -183,4 +183,142 @@ fn a_signal_finishes_the_update_writes_a_checkpoint_and_exits_with_zero() {
 fn newest_step(out: &Path) -> u64 {
     let name = last_checkpoint(out).file_name().unwrap().to_string_lossy().into_owned();
     name.trim_start_matches("step-").parse().unwrap()
+}
+
+/// A run that is ended with its test, however that ends.
+struct Running(Option<Child>);
+
+impl Running {
+    fn child(&mut self) -> &mut Child {
+        self.0.as_mut().expect("it has not ended")
+    }
+
+    #[cfg(unix)]
+    fn send(&mut self, signal: &str) {
+        let id = self.child().id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    }
+
+    /// What it said, if it ends within a minute.
+    fn ended(mut self) -> std::process::Output {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while self.child().try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it does not end");
+            thread::sleep(Duration::from_millis(20));
+        }
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+
+    fn ends_well(self, what: &str) {
+        let output = self.ended();
+        assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill(); // by id
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Waits until the run in `out` has a checkpoint after `step`.
+fn wait_for_step_after(out: &Path, step: u64) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !(out.join("checkpoints").is_dir() && any_checkpoint(out) && newest_step(out) > step) {
+        assert!(Instant::now() < deadline, "no checkpoint in a minute");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_under_nohup_outlives_its_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, out) = (folder.path().join("endless.toml"), folder.path().join("run"));
+    std::fs::write(&file, ENDLESS).unwrap();
+    let child = Command::new("sh")
+        .args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_anemone")])
+        .args(["train", "--quiet", "--threads", "1", "--out"])
+        .args([&out, &file])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut run = Running(Some(child));
+    wait_for_step_after(&out, 0);
+    run.send("-HUP");
+    let at = newest_step(&out);
+    wait_for_step_after(&out, at + 50); // it goes on
+    assert!(run.child().try_wait().unwrap().is_none());
+    run.send("-TERM");
+    run.ends_well("nohup");
+}
+
+/// Connections that say nothing would take all descriptors, and no checkpoint could be written.
+#[cfg(target_os = "linux")]
+#[test]
+fn idle_connections_do_not_keep_a_run_from_its_last_checkpoint() {
+    use std::io::{BufRead, BufReader, Write};
+    let folder = tempfile::tempdir().unwrap();
+    let (file, out) = (folder.path().join("endless.toml"), folder.path().join("run"));
+    // No checkpoint but the last one.
+    std::fs::write(&file, ENDLESS.replace("every_batches = 50", "every_seconds = 3600")).unwrap();
+    let child = Command::new("sh")
+        .args(["-c", "ulimit -n 64; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_anemone")])
+        .args(["train", "--json", "--threads", "1", "--metrics-addr", "0", "--out"])
+        .args([&out, &file])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut run = Running(Some(child));
+    let mut lines = BufReader::new(run.child().stdout.take().unwrap()).lines().map(Result::unwrap);
+    let address = lines.find_map(|line| {
+        let (_, rest) = line.split_once("http://")?;
+        Some(rest.split('/').next().unwrap().to_string())
+    });
+    let address = address.expect("the address of the metrics");
+    lines.find(|line| line.contains("\"step\"")).expect("it learns");
+    // Whoever reads nothing would hold up the run at last.
+    let reader = thread::spawn(move || lines.count());
+    let connections: Vec<_> = (0..120)
+        .filter_map(|_| {
+            let mut stream = std::net::TcpStream::connect(&address).ok()?;
+            let _ = stream.write_all(b"GET /metrics HTTP/1.1\r\nhost:"); // half a request
+            Some(stream)
+        })
+        .collect();
+    thread::sleep(Duration::from_secs(2)); // longer than it takes to accept all that will be
+    run.send("-TERM");
+    run.ends_well("idle connections");
+    drop(connections);
+    reader.join().unwrap();
+    anemone::learner::checkpoint::load(&last_checkpoint(&out)).unwrap();
+}
+
+/// The folder is renamed and another run begins in its place: two writers would mix their checkpoints.
+#[cfg(unix)]
+#[test]
+fn a_run_whose_folder_was_taken_ends_and_overwrites_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, out) = (folder.path().join("endless.toml"), folder.path().join("run"));
+    std::fs::write(&file, ENDLESS).unwrap();
+    let mut first = Running(Some(start(&file, &out)));
+    wait_for_step_after(&out, 0);
+    // Stopped for the moment in which the folder changes hands: it must not make it anew itself.
+    first.send("-STOP");
+    std::fs::rename(&out, folder.path().join("moved")).unwrap();
+    let mut second = Running(Some(start(&file, &out)));
+    wait_for_step_after(&out, 0);
+    first.send("-CONT");
+    let ended = first.ended();
+    let error = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{error}");
+    assert!(error.contains("another process") && error.contains("run"), "{error}");
+    second.send("-TERM");
+    second.ends_well("the second");
+    anemone::learner::checkpoint::load(&last_checkpoint(&out)).unwrap();
+    anemone::learner::checkpoint::load(&last_checkpoint(&folder.path().join("moved"))).unwrap();
 }

@@ -15,7 +15,8 @@ use anemone::backend::Backend;
 use anemone::circuit::Categorical;
 use anemone::data::{Batch, Cursor, Digest, Item};
 use anemone::learner::{
-    Checkpoint, CheckpointFolder, Identity, Learner, Progress, Snapshot, checkpoint, circuit_digest, latest, model,
+    Checkpoint, CheckpointFolder, Hold, Identity, Learner, Progress, Snapshot, checkpoint, circuit_digest, latest,
+    model,
 };
 use anemone::optim::{Optimizer, OptimizerSpec, OptimizerState, StepReport};
 use anemone::structure::{Tying, hmm};
@@ -566,6 +567,64 @@ fn a_folder_has_one_writer_at_a_time_and_forgets_what_was_unfinished() {
     assert_eq!(names(home.path()), [".lock"]);
     let path = second.write(&sample_snapshot(1), &Identity::default(), &Map::new()).unwrap();
     assert_eq!(second.latest().unwrap().found.unwrap().0, path);
+}
+
+#[test]
+fn a_folder_that_was_removed_is_made_again_and_one_that_was_taken_is_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("checkpoints");
+    let first = CheckpointFolder::open(&dir).unwrap();
+    let write = |folder: &CheckpointFolder| folder.write(&sample_snapshot(1), &Identity::default(), &Map::new());
+    assert_eq!(first.hold().unwrap(), Hold::Held);
+    fs::rename(&dir, home.path().join("moved")).unwrap();
+    assert_eq!(first.hold().unwrap(), Hold::Renewed);
+    write(&first).unwrap();
+    assert!(CheckpointFolder::open(&dir).is_err(), "the new one is locked too");
+
+    fs::remove_dir_all(&dir).unwrap();
+    let second = CheckpointFolder::open(&dir).unwrap();
+    assert_eq!(first.hold().unwrap(), Hold::Taken);
+    let error = write(&first).unwrap_err();
+    assert!(error.to_string().contains("another process"), "{error}");
+    assert_eq!(names(&dir), [".lock"], "nothing was written");
+    write(&second).unwrap();
+    drop(second);
+    assert_eq!(first.hold().unwrap(), Hold::Taken, "what the other one left stays its own");
+}
+
+/// Runs itself once more in a process that may open few files, and has opened all of them.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_checkpoint_is_written_by_a_process_that_can_open_no_more_files() {
+    const ASKED: &str = "ANEMONE_TEST_NO_DESCRIPTORS";
+    if let Ok(dir) = std::env::var(ASKED) {
+        let folder = CheckpointFolder::open(Path::new(&dir)).unwrap();
+        let snapshots = [1, 2, 3].map(sample_snapshot);
+        let taken: Vec<fs::File> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
+        for snapshot in &snapshots {
+            folder.write(snapshot, &Identity::default(), &Map::new()).unwrap();
+            folder.prune(snapshot.progress.step, 1, None).unwrap();
+            assert!(fs::File::open("/dev/null").is_err(), "the reserve is taken back");
+        }
+        println!("{} files were open", taken.len());
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let test = "a_checkpoint_is_written_by_a_process_that_can_open_no_more_files";
+    let child = Command::new("sh")
+        .args(["-c", &format!("ulimit -n 64; exec \"$0\" --exact {test} --nocapture")])
+        .arg(std::env::current_exe().unwrap())
+        .env(ASKED, home.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&child.stdout);
+    assert!(
+        child.status.success() && said.contains("files were open"),
+        "{said}{}",
+        String::from_utf8_lossy(&child.stderr)
+    );
+    let found = latest(home.path()).unwrap().found.unwrap();
+    assert_eq!(found.1.meta.progress.step, 3);
 }
 
 /// Runs itself once more in a process that may write only very small files: the nearest thing to a full disk.

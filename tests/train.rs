@@ -125,7 +125,9 @@ fn a_run_improves_and_leaves_what_it_promises() {
     assert_eq!(kept.len(), 2, "{kept:?}");
     // The resolved pipeline reads back, and metrics.jsonl has the promised keys.
     let resolved = fs::read_to_string(run.out.path().join("run/resolved.toml")).unwrap();
-    assert_eq!(PipelineSpec::parse(&resolved, "resolved").unwrap(), PipelineSpec::parse(SYNTHETIC, "test").unwrap());
+    let mut expected = PipelineSpec::parse(SYNTHETIC, "test").unwrap();
+    expected.decode.cats = Some(6); // the data decided it, and it is written down
+    assert_eq!(PipelineSpec::parse(&resolved, "resolved").unwrap(), expected);
     let lines = run.lines();
     for key in ["step", "epoch", "rows", "seconds", "prequential_ll", "valid_ll", "step_size", "rows_per_second"] {
         assert!(lines.iter().all(|line| line.get(key).is_some()), "{key}");
@@ -222,7 +224,97 @@ fn a_run_is_not_resumed_on_something_else_unless_told_so() {
     run.force_resume = true;
     let (finished, events) = run.go(&seed);
     assert_eq!(finished.unwrap().step, 120);
-    assert!(events.iter().any(|event| matches!(event, Event::Warning(text) if text.contains("the data"))));
+    let warned = |word: &str| events.iter().any(|event| matches!(event, Event::Warning(text) if text.contains(word)));
+    assert!(warned("the data") && !warned("--force-resume"), "{events:?}");
+}
+
+#[test]
+fn forced_to_another_circuit_a_run_says_what_goes_on() {
+    let mut run = Run::new();
+    run.stop_at = Some(30);
+    run.go(SYNTHETIC).0.unwrap();
+    (run.stop_at, run.resume, run.force_resume) = (None, true, true);
+    run.go(&SYNTHETIC.replace("latents = 4", "latents = 5")).0.unwrap();
+    let resolved = fs::read_to_string(run.out.path().join("run/resolved.toml")).unwrap();
+    let resolved = PipelineSpec::parse(&resolved, "resolved").unwrap();
+    assert_eq!(resolved.circuit.model.latents(), Some(4), "the checkpoint's");
+    // And with it nothing needs to be forced.
+    run.force_resume = false;
+    run.go(SYNTHETIC).0.unwrap();
+}
+
+#[test]
+fn what_the_data_decided_is_in_the_resolved_pipeline() {
+    let dir = tempfile::tempdir().unwrap();
+    shards::write_texts(&dir.path().join("a.parquet"), &shards::texts(100, 1), 50);
+    shards::write_rows(&dir.path().join("b.parquet"), (0..400).map(|i| (i % 7) as u8).collect(), 4, 50);
+    let circuit = "[batch]\nrows = 8\n[circuit]\nmodel = 'hmm'\nlatents = 2\n";
+    for (file, words) in [
+        ("a.parquet", &["kind = \"text\"", "tokenizer = \"gpt2\"", "window = 128", "end_of_text = false"][..]),
+        ("b.parquet", &["kind = \"rows\"", "cats = 7"]),
+    ] {
+        let mut run = Run::new();
+        run.go(&format!("[source]\nfiles = '{}'\n{circuit}", dir.path().join(file).display())).0.unwrap();
+        let resolved = fs::read_to_string(run.out.path().join("run/resolved.toml")).unwrap();
+        words.iter().for_each(|word| assert!(resolved.contains(word), "no `{word}` in {resolved}"));
+        run.resume = true;
+        run.go(&resolved).0.unwrap(); // it is the same run
+    }
+}
+
+/// Takes the held-out rows away while a run learns.
+struct Remover {
+    file: std::path::PathBuf,
+    warnings: Vec<String>,
+}
+
+impl Observer for Remover {
+    fn event(&mut self, event: &Event) {
+        match event {
+            Event::Started(_) => fs::remove_file(&self.file).unwrap(),
+            Event::Warning(text) => self.warnings.push(text.clone()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn held_out_rows_that_went_away_do_not_end_a_run() {
+    let run = Run::new();
+    let (file, held_out) = (run.out.path().join("a.parquet"), run.out.path().join("b.parquet"));
+    for path in [&file, &held_out] {
+        shards::write_rows(path, (0..4000).map(|i| (i * i % 3) as u8).collect(), 4, 50);
+    }
+    let pipeline = format!(
+        "[source]\nfiles = '{}'\n[batch]\nrows = 50\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nepochs = 2\n[validate]\n\
+         files = '{}'\n",
+        file.display(),
+        held_out.display()
+    );
+    let spec = PipelineSpec::parse(&pipeline, "test.toml").unwrap();
+    let options = TrainOptions {
+        name: "test".into(),
+        out: run.out.path().join("run"),
+        resume: false,
+        force_resume: false,
+        machine: Machine { threads: Some(1), ..Machine::default() },
+    };
+    let mut remover = Remover { file: held_out, warnings: vec![] };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let finished = runtime.block_on(train(&spec, &options, &Stop::new(), &mut remover)).unwrap();
+    assert_eq!((finished.step, finished.epoch), (40, 2));
+    assert!(remover.warnings.iter().any(|text| text.contains("held-out rows could not")), "{:?}", remover.warnings);
+    assert_eq!(run.last().meta.progress.step, 40, "what was learned is saved");
+}
+
+#[test]
+fn full_batch_em_is_not_begun_on_a_source_without_end() {
+    let endless = SYNTHETIC.replace("rows = 1900\n", "").replace("[learn]\nepochs = 2", "[learn]\nbatches = 5");
+    Run::new().go(&endless).0.unwrap();
+    let run = Run::new();
+    let error = run.go(&endless.replace("[learn]\n", "[learn]\noptimizer = 'full_batch_em'\n")).0.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Option);
+    assert!(error.to_string().contains("mini_batch_em"), "{error}");
 }
 
 #[test]

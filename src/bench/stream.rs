@@ -188,7 +188,7 @@ impl Observer for Watch<'_> {
                 self.validating += found.seconds;
                 self.curve.impossible_rows = found.impossible_rows;
                 let seconds = self.learned_for();
-                self.curve.points.push((seconds, found.log_likelihood));
+                self.curve.points.push((seconds, found.possible_ll)); // its table says how many rows are in no mean
             }
             Event::Warning(message) => (self.tell)(&format!("warning: {message}")),
             Event::EpochEnd(_) | Event::Structure { .. } | Event::Checkpointed { .. } | Event::Finished(_) => {}

@@ -50,6 +50,7 @@
 //! ```
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -59,6 +60,7 @@ use super::{
     Circuit, CircuitBuilder, Factor, NodeId, NodeKind, ParamBlock, ParamId, ParamKind, Params, Slice, SumGroup,
 };
 use crate::error::{Error, Result};
+use crate::files::open_regular;
 
 /// Reads a circuit, and its parameters if the text has them.
 pub fn read_circuit(text: &str) -> Result<(Circuit, Option<Params>)> {
@@ -108,10 +110,12 @@ pub fn write_circuit(circuit: &Circuit, params: Option<&Params>) -> String {
     )
 }
 
-/// Reads a circuit from a file.
+/// Reads a circuit from a file; a pipe is refused, because a run reads it more than once.
 pub fn load(path: &Path) -> Result<(Circuit, Option<Params>)> {
     let place = path.display().to_string();
-    let text = fs::read_to_string(path).map_err(|e| Error::io(&place, &e))?;
+    let mut text = String::new();
+    let read = open_regular(path).and_then(|mut file| file.read_to_string(&mut text));
+    read.map_err(|e| Error::io(&place, &e))?;
     read_circuit(&text).map_err(|e| e.at(place))
 }
 
@@ -613,6 +617,8 @@ mod tests {
             (r#""gaussian""#, r#""gauss""#, &["block 1", "`gauss` is unknown", "gaussian"]),
             (r#""gaussian""#, r#""gaussian", "sigma": 1"#, &["block 1", "`sigma` is unknown", "min_sigma"]),
             (r#""gaussian""#, r#""gaussian", "min_sigma": -1"#, &["block 1", "min_sigma = -1"]),
+            (r#""gaussian""#, r#""gaussian", "min_sigma": 1e-46"#, &["block 1", "min_sigma = ", "f32"]),
+            (r#""gaussian""#, r#""gaussian", "min_sigma": 1e39"#, &["block 1", "min_sigma = ", "f32"]),
             ("[3, 1e-3]", "[3, 0]", &["block 1", "row 1", "standard deviation"]),
             ("[3, 1e-3]", "[3, 1, 2]", &["block 1", "row 1 has 3"]),
             (r#""cats": 16, "units": 2"#, r#""cats": 16, "units": 3"#, &["block 3", "`units` is 3"]),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::{Outcome, counted, note, say, thousands};
+use super::output::{Outcome, counted, harmless, note, say, thousands};
 use super::train::{MachineArgs, understand_isa, understand_precision};
 use super::{runtime, words};
 use crate::backend::Device;
@@ -241,7 +241,7 @@ impl Audience for Show {
         let bar = ProgressBar::with_draw_target(Some(task.epochs), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{prefix}  [{bar:24}] {pos}/{len} epochs  {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
-        bar.set_prefix(name(task));
+        bar.set_prefix(harmless(&name(task), &[]).into_owned());
         self.bar = Some(bar);
     }
 

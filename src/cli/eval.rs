@@ -64,21 +64,20 @@ async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Mac
 }
 
 fn to_table(path: &Path, model: &Model, found: &Evaluation) -> String {
-    let number = |value: Option<f64>| value.map_or_else(|| "none".to_string(), |value| format!("{value:.6}"));
+    let number =
+        |value: Option<f64>, infinite: &str| value.map_or_else(|| infinite.into(), |value| format!("{value:.6}"));
     let mut rows = vec![
         ("model", format!("{} (after {})", path.display(), counted(model.meta.progress.step, "batch", "batches"))),
         ("rows", thousands(found.rows)),
-        ("log-likelihood", format!("{} nats per row", number(found.mean_log_likelihood))),
+        ("log-likelihood", format!("{} nats per row", number(found.mean_log_likelihood, "-inf"))),
     ];
     if model.circuit.is_discrete() {
-        rows.push(("bits per dimension", number(found.bits_per_dim)));
-        rows.push(("perplexity", format!("{} per variable", number(found.perplexity))));
+        rows.push(("bits per dimension", number(found.bits_per_dim, "inf")));
+        rows.push(("perplexity", format!("{} per variable", number(found.perplexity, "inf"))));
     }
     if found.impossible_rows > 0 {
-        rows.push((
-            "impossible",
-            format!("{} rows of probability zero, not in the mean", thousands(found.impossible_rows)),
-        ));
+        rows.push(("impossible", format!("{} rows of probability zero", thousands(found.impossible_rows))));
+        rows.push(("possible rows", format!("{} nats per row", number(found.possible_log_likelihood, "none"))));
     }
     table(&rows)
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::mask::Mask;
 use super::model_path::CheckpointArgs;
-use super::output::{Outcome, counted, note, say, table, thousands};
+use super::output::{Outcome, counted, note_lines, say, table, thousands};
 use super::row_lines::RowLines;
 use super::rows_args::RowsArgs;
 use super::sink::Sink;
@@ -129,7 +129,7 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
     // Standard output is for rows where they go there, and for this where they do not.
     match summary.out {
         Some(_) => say(text)?,
-        None => note(text),
+        None => note_lines(text),
     }
     Ok(())
 }

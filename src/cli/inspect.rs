@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::model_path::CheckpointArgs;
 use super::output::{Outcome, counted, say, table, thousands};
 use crate::circuit::{Circuit, NodeKind, ParamKind, json as circuit_json};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::learner::{CheckpointMeta, circuit_digest, model};
 use crate::pipeline::spec::{PipelineSpec, show_size};
 
@@ -33,7 +33,12 @@ pub(super) fn run(args: &InspectArgs) -> Outcome {
     let described = match args.path.is_file() {
         true if ends_in("toml") => pipeline(&args.path)?,
         true if ends_in("json") => circuit_file(&args.path)?,
-        _ => checkpoint(&args.checkpoint.find(&args.path)?)?,
+        true => {
+            let why = "is not known by its name: a circuit ends in .json, a pipeline in .toml; a model, a checkpoint or a \
+                       run is a folder";
+            return Err(Error::path(format!("{}: {why}", args.path.display())));
+        }
+        false => checkpoint(&args.checkpoint.find(&args.path)?)?,
     };
     match args.json {
         true => say(described.json)?,
@@ -160,7 +165,10 @@ fn progress_rows(meta: &CheckpointMeta) -> Vec<(&'static str, String)> {
     if let Some(mean) = progress.prequential.mean() {
         rows.push(("prequential", format!("{mean:.4} nats per row in the first epoch")));
     }
-    if let Some(valid) = meta.extra.get("valid_ll").and_then(Value::as_f64) {
+    let impossible = meta.extra.get("valid_impossible_rows").and_then(Value::as_u64).filter(|rows| *rows > 0);
+    if let Some(impossible) = impossible {
+        rows.push(("held out", format!("-inf nats per row: {} rows have probability zero", thousands(impossible))));
+    } else if let Some(valid) = meta.extra.get("valid_ll").and_then(Value::as_f64) {
         rows.push(("held out", format!("{valid:.4} nats per row")));
     }
     rows

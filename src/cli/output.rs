@@ -1,5 +1,9 @@
 //! What the commands print, and how they fail.
+//!
+//! Paths, names of nodes and texts of errors come from files that others wrote. All of them pass here, where control
+//! characters lose their power over a terminal.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
@@ -8,15 +12,37 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// One line on standard output. Not `println!`, which panics when the reader has gone.
 pub(super) fn say(line: impl Display) -> Result<()> {
-    match writeln!(std::io::stdout(), "{line}") {
+    match writeln!(std::io::stdout(), "{}", harmless(&line.to_string(), &['\n', '\t'])) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()), // `| head`: the reader has what it wanted
         written => written.map_err(|e| Error::io("standard output", &e)),
     }
 }
 
+/// Several lines on standard error.
+pub(super) fn note_lines(lines: impl Display) {
+    lines.to_string().lines().for_each(note);
+}
+
 /// One line on standard error; if nobody reads there, nobody is told.
 pub(super) fn note(line: impl Display) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = writeln!(std::io::stderr(), "{}", harmless(&line.to_string(), &['\t']));
+}
+
+/// The text with control characters written out, but for those that are `meant`, so that no file name moves the cursor,
+/// hides text or pretends to be another line.
+pub(super) fn harmless<'a>(text: &'a str, meant: &[char]) -> Cow<'a, str> {
+    // Those that change the direction of writing are not control characters to Unicode, and hide as well.
+    let turns =
+        |c: char| matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let is_harmful = |c: char| (c.is_control() || turns(c)) && !meant.contains(&c);
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_harmful(c) { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    Cow::Owned(out)
 }
 
 /// What a command ends with.
@@ -78,5 +104,12 @@ mod tests {
         use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, StorageFull};
         assert_eq!([NotFound, IsADirectory, NotADirectory, PermissionDenied, StorageFull].map(io), [2, 2, 2, 1, 1]);
         assert_eq!(table(&[("a", "1".into()), ("long", "2".into())]), "a     1\nlong  2");
+    }
+
+    #[test]
+    fn control_characters_are_written_out_and_the_rest_stays() {
+        let plain = "runs/größe-日本: 3 rows\n\tmore";
+        assert_eq!(harmless(plain, &['\n', '\t']), plain);
+        assert_eq!(harmless("a\u{1b}[2J\u{7}\rb\n\u{9b}1m\u{202e}", &[]), r"a\u{1b}[2J\u{7}\rb\n\u{9b}1m\u{202e}");
     }
 }

@@ -14,7 +14,7 @@ use crate::pipeline::spec::{Document, Format, PipelineSpec, load_document};
 #[derive(Args, Clone, Debug)]
 pub(super) struct PipelineArgs {
     /// Pipeline file (TOML); without it, --data and the flags beside it say what to learn
-    #[arg(value_name = "FILE.toml", required_unless_present = "data")]
+    #[arg(value_name = "FILE.toml")]
     file: Option<PathBuf>,
     /// Change a key for this run, such as --set batch.rows=64; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -60,15 +60,22 @@ pub(super) struct Understood {
 }
 
 impl PipelineArgs {
+    /// The pipeline file, if one is named.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// The same with a pipeline file where neither a file nor data is named.
+    pub fn or_file(&self, file: impl FnOnce() -> Option<PathBuf>) -> Self {
+        let is_silent = self.file.is_none() && self.data.is_empty();
+        Self { file: if is_silent { file() } else { self.file.clone() }, ..self.clone() }
+    }
+
     /// Reads the file or the flags.
     pub fn understand(&self) -> Result<Understood> {
         let mut document = match &self.file {
             Some(file) => {
-                let name = file.display();
-                if Format::of(&name.to_string()).is_some() {
-                    let why = format!("is data and not a pipeline file (TOML): learn from it with --data {name}");
-                    return Err(Error::option(format!("{name}: {why}")));
-                }
+                refuse_data(file)?;
                 load_document(file)?
             }
             None => self.flags_as_document()?,
@@ -106,6 +113,15 @@ impl PipelineArgs {
             return Err(Error::option("say what to learn: a pipeline file, or --data"));
         }
         Ok(document)
+    }
+}
+
+/// A file of data in place of a pipeline is a slip that the text of a parser would not explain.
+fn refuse_data(file: &Path) -> Result<()> {
+    let name = file.to_string_lossy();
+    match Format::of(&name) {
+        Some(_) => Err(Error::option(format!("{name}: is data, not a pipeline file; to learn from it: --data {name}"))),
+        None => Ok(()),
     }
 }
 
@@ -153,9 +169,11 @@ mod tests {
 
     #[test]
     fn flags_and_a_file_contradict_each_other() {
-        for args in [&["p.toml", "--latents", "3"][..], &["p.toml", "--data", "a.npy"], &["--latents", "3"], &[]] {
+        for args in [&["p.toml", "--latents", "3"][..], &["p.toml", "--data", "a.npy"], &["--latents", "3"]] {
             assert!(parse(args).is_err(), "{args:?}");
         }
+        let error = parse(&[]).unwrap().understand().unwrap_err().to_string();
+        assert!(error.contains("a pipeline file, or --data"), "{error}");
     }
 
     #[test]

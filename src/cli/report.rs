@@ -239,13 +239,13 @@ fn epoch_line(end: &EpochEnd) -> String {
 }
 
 fn validated_line(found: &Validated) -> String {
-    let mut line = format!("step {:>5}  valid {:>12}", found.step, number(found.log_likelihood));
-    // A density has neither.
-    if let (Some(bits), Some(perplexity)) = (found.bits_per_dim, found.perplexity) {
-        line += &format!("  {bits:.4} bits per dimension, perplexity {perplexity:.4}");
-    }
+    let mut line =
+        format!("step {:>5}  valid {:>12}  ", found.step, held_out(found.log_likelihood, found.impossible_rows));
     if found.impossible_rows > 0 {
-        line += &format!(", {} of {} rows impossible", thousands(found.impossible_rows), thousands(found.rows));
+        let (impossible, rows) = (thousands(found.impossible_rows), thousands(found.rows));
+        line += &format!("{impossible} of {rows} rows impossible, the others {}", number(found.possible_ll));
+    } else if let (Some(bits), Some(perplexity)) = (found.bits_per_dim, found.perplexity) {
+        line += &format!("{bits:.4} bits per dimension, perplexity {perplexity:.4}"); // a density has neither
     }
     if found.best {
         line += "  best";
@@ -256,10 +256,16 @@ fn validated_line(found: &Validated) -> String {
 fn finished_lines(finished: &Finished) -> String {
     let (rows, batches) = (counted(finished.rows, "row", "rows"), counted(finished.step, "batch", "batches"));
     let mut lines = vec![("done", format!("{}: {batches}, {rows} in {:.1} s", finished.reason, finished.seconds))];
-    if let Some(valid) = finished.valid_ll {
+    let impossible = finished.valid_impossible_rows.unwrap_or(0);
+    if finished.valid_ll.is_some() || impossible > 0 {
+        let valid = held_out(finished.valid_ll, impossible);
         let best = number(finished.best_valid_ll);
         let source = finished.source_ll.map_or(String::new(), |ll| format!("; the source itself {ll:.4}"));
-        lines.push(("held out", format!("{valid:.4} nats per row (best {best}){source}")));
+        let rows = match impossible {
+            0 => String::new(),
+            rows => format!("; {} impossible", counted(rows, "row is", "rows are")),
+        };
+        lines.push(("held out", format!("{valid} nats per row (best {best}){rows}{source}")));
     }
     if finished.bad_records > 0 {
         lines.push(("left out", format!("{} records that could not be read", thousands(finished.bad_records))));
@@ -271,6 +277,11 @@ fn finished_lines(finished: &Finished) -> String {
         lines.push(("checkpoint", path.display().to_string()));
     }
     table(&lines)
+}
+
+/// A mean over held-out rows: one that is impossible makes it infinite.
+fn held_out(mean: Option<f64>, impossible: u64) -> String {
+    if impossible > 0 { "-inf".into() } else { number(mean) }
 }
 
 fn number(value: Option<f64>) -> String {
@@ -286,15 +297,19 @@ mod tests {
         let found = Validated {
             step: 7,
             log_likelihood: Some(-12.5),
+            possible_ll: Some(-12.5),
             bits_per_dim: Some(1.25),
             perplexity: Some(2.5),
             rows: 2000,
-            impossible_rows: 3,
             best: true,
             ..Validated::default()
         };
         let line = validated_line(&found);
-        for word in ["-12.5000", "1.2500 bits", "3 of 2,000 rows impossible", "best"] {
+        for word in ["-12.5000", "1.2500 bits", "best"] {
+            assert!(line.contains(word), "{line}");
+        }
+        let line = validated_line(&Validated { log_likelihood: None, impossible_rows: 3, best: false, ..found });
+        for word in ["-inf", "3 of 2,000 rows impossible, the others -12.5000"] {
             assert!(line.contains(word), "{line}");
         }
         let density = validated_line(&Validated { bits_per_dim: None, perplexity: None, ..found });

@@ -96,6 +96,13 @@ impl RowsArgs {
                 document.remove(&format!("source.{key}"));
             });
         }
+        let was_text = document.get("decode.kind").is_some_and(|kind| kind == DecodeKind::Text.name());
+        if new == Some(Format::Tokens) && was_text {
+            // The same text, cut into tokens beforehand.
+            ["decode.kind", "decode.tokenizer", "decode.end_of_text"].iter().for_each(|key| {
+                document.remove(key);
+            });
+        }
         document.set("source.files", json!(self.data), "--data")?;
         if let Some(column) = &self.column {
             ["source.columns", "source.field"].iter().for_each(|key| {

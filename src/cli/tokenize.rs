@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use rayon::prelude::*;
@@ -18,6 +18,7 @@ use crate::data::Column;
 use crate::decode::text::TextDecoder;
 use crate::decode::{Decoded, Decoder, Output};
 use crate::error::{Error, Result};
+use crate::files::open_regular;
 use crate::pipeline::open::{open_source, open_text};
 use crate::pipeline::spec::{Document, PipelineSpec, show_size};
 use crate::source::compressed_tokens::CompressedWriter;
@@ -72,7 +73,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Outcome {
     }
     let decoder = open_text(&spec.decode, 1)?;
     let width = width(args, decoder.vocab())?;
-    let mut beside = Beside::create(&args.out)?;
+    let beside = Beside::create(&args.out)?;
     let mut counts = Counts::default();
     let sink = match compressed {
         true => Sink::Compressed(Box::new(CompressedWriter::new(beside.writer()?, width)?)),
@@ -226,22 +227,27 @@ impl Sink {
     }
 }
 
-/// A file beside the one that is wanted; goes away unless it is published.
+/// A file beside the one that is wanted; goes away unless it is published. It is locked as long as somebody writes it,
+/// so that what a killed process left can be told from what another is writing.
 struct Beside {
     path: PathBuf,
+    file: File,
     published: bool,
 }
 
 impl Beside {
     fn create(out: &Path) -> Result<Self> {
+        remove_abandoned(out);
         let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let beside = Self { path: out.with_file_name(format!(".tmp-{}-{name}", std::process::id())), published: false };
-        File::create(&beside.path).map_err(|e| Error::io(&beside.path.display().to_string(), &e))?;
-        Ok(beside)
+        let path = out.with_file_name(format!("{UNFINISHED}{}-{name}", std::process::id()));
+        let failed = |e: std::io::Error| Error::io(&path.display().to_string(), &e);
+        let file = File::create(&path).map_err(failed)?;
+        let _ = file.try_lock(); // without locks nothing is ever taken for abandoned
+        Ok(Self { path, file, published: false })
     }
 
-    fn writer(&mut self) -> Result<BufWriter<File>> {
-        let file = File::create(&self.path).map_err(|e| Error::io(&self.path.display().to_string(), &e))?;
+    fn writer(&self) -> Result<BufWriter<File>> {
+        let file = self.file.try_clone().map_err(|e| Error::io(&self.path.display().to_string(), &e))?;
         Ok(BufWriter::with_capacity(1 << 20, file))
     }
 
@@ -263,4 +269,35 @@ impl Drop for Beside {
             note(format_args!("warning: {}: could not be removed: {error}", self.path.display()));
         }
     }
+}
+
+/// What names of unfinished files begin with; a process id and the wanted name follow.
+const UNFINISHED: &str = ".tmp-";
+
+/// Removes what killed processes left unfinished beside `out`, and says so. A file that is locked is being written; one
+/// that is so new that its writer may not have locked it yet stays too.
+fn remove_abandoned(out: &Path) {
+    let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let is_old = entry.metadata().is_ok_and(|found| {
+            found.is_file() && found.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age >= SETTLED))
+        });
+        if is_old
+            && entry.file_name().to_str().is_some_and(is_unfinished)
+            && open_regular(&path).is_ok_and(|file| file.try_lock().is_ok())
+            && fs::remove_file(&path).is_ok()
+        {
+            note(format_args!("note: {}: removed, it was left by a process that was killed", path.display()));
+        }
+    }
+}
+
+/// Between making a file and locking it lie microseconds.
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// `.tmp-<process id>-<name>.bin` or `.bin.zst`.
+fn is_unfinished(name: &str) -> bool {
+    let parts = name.strip_prefix(UNFINISHED).and_then(|rest| rest.split_once('-'));
+    parts.is_some_and(|(id, wanted)| id.parse::<u32>().is_ok() && is_compressed(Path::new(wanted)).is_ok())
 }

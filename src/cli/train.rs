@@ -1,6 +1,6 @@
 //! `anemone train`: learn what a pipeline says.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -13,16 +13,18 @@ use crate::backend::{Device, TrainingPrecision};
 use crate::error::{Error, Result};
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::prepare::Machine;
-use crate::pipeline::run::{TrainOptions, train};
+use crate::pipeline::run::{RESOLVED, TrainOptions, train};
+use crate::pipeline::run_files::is_run_folder;
 use crate::pipeline::spec::parse_size;
 use crate::pipeline::stop::Stop;
 use crate::telemetry;
 
 /// Learn a circuit from a stream of rows, as a pipeline file or a few flags say.
 ///
-/// Writes the resolved pipeline, metrics.jsonl and checkpoints into the run folder. Stop it at any time: SIGINT and SIGTERM
-/// finish the update, write a checkpoint and exit with 0; after anything else --resume goes on from the last checkpoint
-/// to the same parameters.
+/// Writes the resolved pipeline, metrics.jsonl and checkpoints into the run folder. Stop it at any time: SIGINT,
+/// SIGTERM and SIGHUP finish the update, write a checkpoint and exit with 0; after anything else --resume goes on from
+/// the last checkpoint to the same parameters. --out DIR --resume is enough: the pipeline is then the one that the run
+/// wrote into its folder.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TrainArgs {
     #[command(flatten)]
@@ -33,7 +35,7 @@ pub(super) struct TrainArgs {
     /// Go on even if data, decoder, optimizer or batches are not those of the checkpoint; the circuit stays the checkpoint's
     #[arg(long)]
     force_resume: bool,
-    /// Run folder; runs/<name of the pipeline> if left out
+    /// Run folder; if left out, that of a run's own resolved.toml, otherwise runs/<name of the pipeline>
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -124,8 +126,30 @@ pub(super) fn understand_isa(name: Option<&str>) -> Result<Option<IsaCap>> {
     name.map(str::parse::<IsaCap>).transpose().map_err(|e| e.at("--isa"))
 }
 
+/// Which pipeline: to go on with the run of a folder, that folder says it.
+fn pipeline_of(args: &TrainArgs) -> Result<PipelineArgs> {
+    let resume = args.resume || args.force_resume;
+    let pipeline = args.pipeline.or_file(|| args.out.as_ref().filter(|_| resume).map(|out| out.join(RESOLVED)));
+    match (args.pipeline.file(), pipeline.file()) {
+        (None, Some(file)) if !file.is_file() => Err(Error::option(format!(
+            "{}: is missing, so the folder does not say what to go on with; name the pipeline file, or --data",
+            file.display()
+        ))),
+        _ => Ok(pipeline),
+    }
+}
+
+/// The run folder whose `resolved.toml` the pipeline is. It means that run: a second one beside it would be nobody's
+/// wish.
+fn own_folder(pipeline: Option<&Path>) -> Option<PathBuf> {
+    let folder = pipeline.filter(|file| file.file_name().is_some_and(|name| name == RESOLVED))?.parent()?;
+    let folder = if folder == Path::new("") { Path::new(".") } else { folder };
+    is_run_folder(folder).then(|| folder.to_path_buf())
+}
+
 pub(super) fn run(args: &TrainArgs) -> Outcome {
-    let understood = args.pipeline.understand()?;
+    let pipeline = pipeline_of(args)?;
+    let understood = pipeline.understand()?;
     let machine = understand_machine(args)?;
     let address = args.metrics_addr.as_deref().map(telemetry::parse_address).transpose();
     let address = address.map_err(|e| e.at("--metrics-addr"))?;
@@ -136,9 +160,12 @@ pub(super) fn run(args: &TrainArgs) -> Outcome {
     };
     let mut report = Report::new(style);
     understood.notes.iter().for_each(|note| report.note(note));
+    let own = own_folder(pipeline.file());
+    let folder_name = own.as_ref().and_then(|folder| Some(folder.file_name()?.to_string_lossy().into_owned()));
+    let name = understood.spec.name.clone().or(folder_name).unwrap_or(understood.name);
     let options = TrainOptions {
-        out: args.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&understood.name)),
-        name: understood.name,
+        out: args.out.clone().or(own).unwrap_or_else(|| Path::new("runs").join(&name)),
+        name,
         resume: args.resume || args.force_resume,
         force_resume: args.force_resume,
         machine,

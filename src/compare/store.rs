@@ -122,8 +122,11 @@ impl<'a> Recorder<'a> {
     }
 
     /// The curve of the run, from its `start` on, over all resumptions.
-    pub fn finish(self, seed: u64, start: Point) -> Result<RunResult> {
+    pub fn finish(mut self, seed: u64, start: Point) -> Result<RunResult> {
         let (path, parameters) = (self.path(), self.parameters.unwrap_or(0));
+        if let Some(lines) = &mut self.lines {
+            lines.finish()?; // a curve with holes would be taken for a result
+        }
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -169,8 +172,11 @@ impl<'a> Recorder<'a> {
                     test: found.test_ll,
                     valid_rows: found.rows,
                 };
-                if let Some(lines) = &mut self.lines {
-                    lines.add(&line)?;
+                if let Some(lines) = &mut self.lines
+                    && let Err(error) = lines.add(&line)
+                {
+                    // It is tried again with the next one, and at the end.
+                    self.next.event(&Event::Warning(error.to_string()));
                 }
             }
             Event::Step(_)

@@ -14,7 +14,6 @@
 //! [`CheckpointFolder`]: super::CheckpointFolder
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +29,7 @@ use crate::circuit::json::{read_circuit, write_circuit};
 use crate::circuit::{Circuit, Params};
 use crate::data::Digest;
 use crate::error::{Error, Result};
+use crate::files::read_regular;
 use crate::optim::OptimizerState;
 
 /// The format this version writes, and the newest that it reads.
@@ -169,7 +169,7 @@ pub fn load_meta(path: &Path) -> Result<CheckpointMeta> {
     if !path.is_dir() {
         return Err(Error::path(format!("{}: is not a folder, and a checkpoint or model is one", path.display())));
     }
-    let text = fs::read(path.join(META)).map_err(|e| cannot_read(&place, &e))?;
+    let text = read_regular(&path.join(META)).map_err(|e| cannot_read(&place, &e))?;
     unframe(&text, &place)
 }
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
+use crate::files::{NOT_REGULAR, open_regular};
 
 const BUFFER: usize = 1 << 18;
 
@@ -77,7 +78,7 @@ impl CheckedReader {
     /// Opens a file and checks its size.
     pub fn open(path: &Path, expected: &FileHash) -> Result<Self> {
         let place = path.display().to_string();
-        let file = File::open(path).map_err(|e| cannot_read(&place, &e))?;
+        let file = open_regular(path).map_err(|e| cannot_read(&place, &e))?;
         let found = file.metadata().map_err(|e| cannot_read(&place, &e))?.len();
         if found != expected.bytes {
             return Err(damaged(&place, &format!("has {found} bytes where {} were written", expected.bytes)));
@@ -135,6 +136,7 @@ pub(super) fn cannot_read(place: &str, error: &io::Error) -> Error {
     match error.kind() {
         ErrorKind::NotFound => damaged(place, "is missing"),
         ErrorKind::UnexpectedEof => damaged(place, "ends too early"),
+        ErrorKind::InvalidInput => damaged(place, NOT_REGULAR),
         _ => Error::io(place, error),
     }
 }

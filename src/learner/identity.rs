@@ -25,6 +25,15 @@ pub struct Identity {
 impl Identity {
     /// Refuses to continue a run of another identity, naming everything that differs.
     pub fn check(&self, saved: &Self) -> Result<()> {
+        let Some(differences) = self.differences(saved) else { return Ok(()) };
+        Err(Error::state(format!(
+            "the checkpoint is of another run, which differs in {differences}; start in a new folder, or go on nevertheless \
+             with --force-resume"
+        )))
+    }
+
+    /// Everything that differs, in words; `None` if nothing does.
+    pub fn differences(&self, saved: &Self) -> Option<String> {
         let kind = |spec: &Value| spec.get("optimizer").unwrap_or(spec).clone();
         let parts = [
             ("data", self.data.clone(), saved.data.clone()),
@@ -38,14 +47,7 @@ impl Identity {
             format!("the {what} ({here} here, {there} there)")
         });
         let differences: Vec<String> = differences.collect();
-        if differences.is_empty() {
-            return Ok(());
-        }
-        Err(Error::state(format!(
-            "the checkpoint is of another run, which differs in {}; start in a new folder, or go on nevertheless with \
-             --force-resume",
-            differences.join(", ")
-        )))
+        (!differences.is_empty()).then(|| differences.join(", "))
     }
 }
 

@@ -16,6 +16,7 @@ pub mod model;
 mod model_file;
 mod progress;
 mod publish;
+mod reserve;
 mod snapshot;
 mod worker;
 
@@ -26,7 +27,7 @@ use std::thread;
 use async_channel::{Receiver, Sender};
 
 pub use checkpoint::{Checkpoint, CheckpointMeta};
-pub use folder::{CheckpointFolder, Latest, latest, list};
+pub use folder::{CheckpointFolder, Hold, Latest, is_checkpoint_folder, latest, list};
 pub use identity::{Identity, circuit_digest};
 pub use progress::{Prequential, Progress};
 pub use snapshot::Snapshot;

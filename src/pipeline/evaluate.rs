@@ -14,13 +14,16 @@ use crate::error::{Error, Result};
 pub struct Evaluation {
     /// Rows looked at.
     pub rows: u64,
-    /// Rows among them of probability zero. If there is one, the true mean is −∞.
+    /// Rows among them of probability zero.
     pub impossible_rows: u64,
-    /// Mean log-likelihood of the other rows, in nats; `None` if there is none.
+    /// Mean log-likelihood of all rows, in nats; `None`, which JSON has for −∞, if one of them is impossible. A model
+    /// that rules out what happens is not to look better than one that does not.
     pub mean_log_likelihood: Option<f64>,
-    /// −log₂ p per variable; `None` of densities.
+    /// Mean log-likelihood of the rows that are possible, in nats; `None` if none is.
+    pub possible_log_likelihood: Option<f64>,
+    /// −log₂ p per variable; `None` for ∞, and of densities.
     pub bits_per_dim: Option<f64>,
-    /// exp(−log p per variable); `None` of densities.
+    /// exp(−log p per variable); `None` for ∞, and of densities.
     pub perplexity: Option<f64>,
 }
 
@@ -61,11 +64,13 @@ pub async fn evaluate(
     if rows == 0 {
         return Err(Error::data("there is no row to evaluate"));
     }
-    let mean = (rows > impossible).then(|| total / (rows - impossible) as f64);
+    let possible = (rows > impossible).then(|| total / (rows - impossible) as f64);
+    let mean = possible.filter(|_| impossible == 0);
     Ok(Evaluation {
         rows,
         impossible_rows: impossible,
         mean_log_likelihood: mean,
+        possible_log_likelihood: possible,
         bits_per_dim: mean.map(|mean| bits_per_dim(mean, num_vars)),
         perplexity: mean.map(|mean| perplexity(mean, num_vars)),
     })

@@ -115,8 +115,15 @@ pub struct StepLine {
     pub log_likelihood: Option<f64>,
     /// Mean log-likelihood of all rows when they were first seen: test, then train. Stays after the first epoch.
     pub prequential_ll: Option<f64>,
-    /// The latest held-out log-likelihood.
+    /// The held-out log-likelihood, on a line that carries one: the mean over all rows, and `None` for −∞ if one is
+    /// impossible.
     pub valid_ll: Option<f64>,
+    /// Then, the mean over the held-out rows that are possible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_possible_ll: Option<f64>,
+    /// Held-out rows of probability zero, on a line that carries a look at them.
+    #[serde(default)]
+    pub valid_impossible_rows: Option<u64>,
     /// −log₂ p of this batch per variable.
     pub bits_per_dim: Option<f64>,
     /// The step size, if the parameters moved.
@@ -138,8 +145,11 @@ pub struct Validated {
     pub step: u64,
     /// Epochs that are over.
     pub epoch: u64,
-    /// Mean log-likelihood of the rows that have one.
+    /// Mean log-likelihood of all rows; `None` for −∞ if one of them is impossible.
     pub log_likelihood: Option<f64>,
+    /// Mean log-likelihood of the rows that are possible.
+    #[serde(default)]
+    pub possible_ll: Option<f64>,
     /// −log₂ p per variable.
     pub bits_per_dim: Option<f64>,
     /// exp(−log p per variable).
@@ -195,8 +205,11 @@ pub struct Finished {
     pub seconds: f64,
     /// Mean log-likelihood of all rows when they were first seen.
     pub prequential_ll: Option<f64>,
-    /// The latest held-out log-likelihood.
+    /// The latest held-out log-likelihood; `None` also for −∞.
     pub valid_ll: Option<f64>,
+    /// Held-out rows of probability zero at the latest look.
+    #[serde(default)]
+    pub valid_impossible_rows: Option<u64>,
     /// The best one.
     pub best_valid_ll: Option<f64>,
     /// −log p of the source of synthetic data itself on the held-out rows: nobody does better.

@@ -14,7 +14,7 @@ use super::spec::{
     DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
 };
 use crate::data::Column;
-use crate::decode::image::{Color, ImageDecoder, ImageSpec, is_grey};
+use crate::decode::image::{Color, ImageDecoder, is_grey};
 use crate::decode::rows::RowDecoder;
 use crate::decode::text::TextDecoder;
 use crate::decode::tokens::TokenDecoder;
@@ -164,9 +164,21 @@ fn local_paths(shards: &[Shard]) -> Result<Vec<PathBuf>> {
     shards.iter().map(local).collect()
 }
 
-/// The decoder for what a source delivers, where `decode` does not say otherwise.
-pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dyn Decoder>> {
+/// The decoder for what a source delivers, where `decode` does not say otherwise, and `decode` with all that was found.
+pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<(Arc<dyn Decoder>, DecodeSpec)> {
     let kind = decode.kind.unwrap_or_else(|| opened.likely_kind());
+    let mut found = decode.of_kind(kind);
+    if kind == DecodeKind::Image && found.color.is_none() {
+        found = DecodeSpec { color: Some(opened.likely_color().await?), ..found }.of_kind(kind);
+    }
+    let decoder = decoder_of_kind(kind, &found, opened).await?;
+    if let (DecodeKind::Rows, ValueKind::Categories(cats)) = (kind, decoder.shape().values) {
+        found.cats = Some(cats);
+    }
+    Ok((decoder, found))
+}
+
+async fn decoder_of_kind(kind: DecodeKind, decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dyn Decoder>> {
     let window = decode.window.unwrap_or(DEFAULT_WINDOW);
     match kind {
         DecodeKind::Text => Ok(Arc::new(open_text(decode, window)?)),
@@ -177,14 +189,7 @@ pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dy
                 _ => TokenDecoder::new(vocab, window)?,
             }))
         }
-        DecodeKind::Image => {
-            let color = match decode.color {
-                Some(color) => color,
-                None => opened.likely_color().await?,
-            };
-            let decoder = ImageDecoder::new(ImageSpec { color, ..decode.image() })?;
-            Ok(Arc::new(decoder.with_memory(2 * opened.limits.part_bytes)))
-        }
+        DecodeKind::Image => Ok(Arc::new(ImageDecoder::new(decode.image())?.with_memory(2 * opened.limits.part_bytes))),
         DecodeKind::Rows => opened.row_decoder(decode).await,
     }
 }

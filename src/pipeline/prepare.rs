@@ -3,6 +3,7 @@
 //! Everything that `train`, `check` and `eval` do before the first batch. Opening reads headers, not data; building a
 //! circuit whose structure is learned reads a sample of rows through the very stages that will feed it.
 
+use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -19,7 +20,8 @@ use super::model::{
 };
 use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{
-    DEFAULT_HELD_OUT, Format, InputKind, ModelSpec, PipelineSpec, SourceSpec, ValidateSpec, expand_path, show_size,
+    DEFAULT_HELD_OUT, DecodeSpec, Format, InputKind, ModelSpec, PipelineSpec, SourceSpec, ValidateSpec, expand_path,
+    show_size,
 };
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
 use crate::batcher::{BadPolicy, BatchSpec};
@@ -27,6 +29,7 @@ use crate::circuit::{Circuit, Params};
 use crate::data::{Batch, Cursor, Digest, Item};
 use crate::decode::{Decoder, ValueKind};
 use crate::error::{Error, Result};
+use crate::files::read_regular;
 use crate::learner::Identity;
 use crate::optim::Optimizer;
 use crate::source::{IndexedSource, Reading, Source};
@@ -47,6 +50,8 @@ pub struct Inputs {
     pub reading: Option<Reading>,
     /// What they mean.
     pub decoder: Arc<dyn Decoder>,
+    /// `[decode]` of that decoder, with everything that the data decided.
+    pub decode: DecodeSpec,
     /// How they are put together.
     pub batch: BatchSpec,
     /// How the stages run.
@@ -120,7 +125,7 @@ impl Inputs {
     pub async fn open(spec: &PipelineSpec) -> Result<Self> {
         let memory = spec.pipeline.memory;
         let opened = open_source(&spec.source, &spec.decode, memory, None).await.map_err(|e| e.at("source"))?;
-        let decoder = open_decoder(&spec.decode, &opened).await.map_err(|e| e.at("decode"))?;
+        let (decoder, decode) = open_decoder(&spec.decode, &opened).await.map_err(|e| e.at("decode"))?;
         let valid = match &spec.validate {
             None => None,
             Some(validate) => {
@@ -134,6 +139,7 @@ impl Inputs {
             source: opened.source,
             reading: opened.reading,
             decoder,
+            decode,
             valid,
             test: None,
             begun: Arc::default(),
@@ -170,7 +176,7 @@ impl Inputs {
             Digest::new().part(json!(spec.circuit).to_string()).part(json!(self.decoder.shape()).to_string());
         if let ModelSpec::File { path } = &spec.circuit.model {
             let path = expand_path(path)?;
-            circuit.update(std::fs::read(&path).map_err(|e| Error::io(&path, &e))?);
+            circuit.update(read_regular(Path::new(&path)).map_err(|e| Error::io(&path, &e))?);
         } else if input_kind(&spec.circuit, self.decoder.shape().values) != InputKind::Categorical {
             circuit = circuit.part(DENSITY_START);
         }

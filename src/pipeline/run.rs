@@ -22,9 +22,9 @@ use self::memory::{Best, Memory};
 use super::evaluate::{Evaluation, evaluate};
 use super::observer::{EpochEnd, Event, Finished, Observer, Phases, Started, StepLine, Validated, bits_per_dim};
 use super::prepare::{HeldOut, Inputs, Machine, Placed};
-pub use super::run_files::RESOLVED;
-use super::run_files::RunFiles;
-use super::spec::PipelineSpec;
+pub use super::run_files::{CHECKPOINTS, RESOLVED};
+use super::run_files::{RunFiles, check_run_folder};
+use super::spec::{Format, PipelineSpec};
 use super::stop::Stop;
 use super::stream::Stream;
 use super::waits::StageWaits;
@@ -32,9 +32,10 @@ use crate::backend::{PhaseSeconds, TrainingPrecision};
 use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::learner::{Checkpoint, CheckpointFolder, Identity, Learner};
-use crate::optim::StepReport;
+use crate::optim::{OptimizerSpec, StepReport};
+use crate::source::Source;
 use crate::telemetry;
 
 /// How this run behaves; what is learned is the pipeline's business.
@@ -55,9 +56,6 @@ pub struct TrainOptions {
 /// Lines of `metrics.jsonl` are at least this far apart, except for those that carry a validation.
 const LINE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Where checkpoints are inside a run folder.
-pub const CHECKPOINTS: &str = "checkpoints";
-
 /// Learns what the pipeline says, until its end, a limit or a request to stop; leaves a checkpoint in any of these cases.
 pub async fn train(
     spec: &PipelineSpec,
@@ -65,7 +63,8 @@ pub async fn train(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    let folder = CheckpointFolder::open(&options.out.join(CHECKPOINTS))?;
+    check_end(spec, observer)?;
+    let folder = open_folder(options)?;
     let resumed = find_checkpoint(&folder, options, observer)?;
     match unless_stopped(stop, Inputs::open(spec)).await? {
         Some(inputs) => train_from(spec, &inputs, None, (folder, resumed), options, stop, observer).await,
@@ -83,7 +82,8 @@ pub async fn train_on(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    let folder = CheckpointFolder::open(&options.out.join(CHECKPOINTS))?;
+    check_end(spec, observer)?;
+    let folder = open_folder(options)?;
     let resumed = find_checkpoint(&folder, options, observer)?;
     train_from(spec, inputs, Some(circuit), (folder, resumed), options, stop, observer).await
 }
@@ -101,6 +101,9 @@ async fn train_from(
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
     let mut identity = inputs.identity(spec)?;
+    // What goes on, which is what is written down: the decoder that was opened, and after a resume the checkpoint's
+    // circuit.
+    let mut spec = PipelineSpec { decode: inputs.decode.clone(), ..spec.clone() };
     let mut machine = options.machine.clone();
     let mut memory: Memory = Memory::default();
     if let Some((path, checkpoint)) = &mut resumed {
@@ -110,10 +113,14 @@ async fn train_from(
         if memory.held_out != held_out {
             // What was best on other rows says nothing about these.
             (memory.best, memory.valid_ll, memory.validated) = (None, None, None);
+            memory.valid_impossible_rows = None;
         }
         machine = machine.or(&memory.machine());
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
         identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
+        if let Ok(saved) = PipelineSpec::parse(&memory.pipeline, RESOLVED) {
+            spec.circuit = saved.circuit;
+        }
         if checkpoint.optimizer.as_ref().is_some_and(|state| state.optimizer != spec.learn.optimizer.name()) {
             *checkpoint = checkpoint.clone().without_optimizer();
         }
@@ -123,14 +130,14 @@ async fn train_from(
         (None, Some(circuit)) => circuit,
         (None, None) => {
             let mut seen = |share| observer.event(&Event::Structure { share });
-            match unless_stopped(stop, inputs.build_circuit(spec, &mut seen)).await? {
+            match unless_stopped(stop, inputs.build_circuit(&spec, &mut seen)).await? {
                 Some(circuit) => Arc::new(circuit),
                 None => return Ok(stopped_before_it_began(observer)),
             }
         }
     };
     let start = resumed.as_ref().map(|(_, checkpoint)| &checkpoint.params);
-    let built = unless_stopped(stop, inputs.build_learner(spec, &circuit, &machine, start)).await?;
+    let built = unless_stopped(stop, inputs.build_learner(&spec, &circuit, &machine, start)).await?;
     let Some((placed, optimizer)) = built else { return Ok(stopped_before_it_began(observer)) };
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
@@ -140,10 +147,13 @@ async fn train_from(
     memory.device = Some(place.device.clone());
     memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
     memory.pipeline = spec.to_toml()?;
-    let files = RunFiles::open(&options.out, folder, identity, spec.pipeline.on_bad, &learner.progress())?;
-    files.write_resolved(&memory.pipeline)?;
+    let (on_bad, progress) = (spec.pipeline.on_bad, learner.progress());
+    let mut files = RunFiles::open(&options.out, folder, identity, on_bad, &progress, &memory.pipeline)?;
+    if let Err(error) = files.write_resolved() {
+        warn_unwritten(observer, &error);
+    }
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
-    let run = Run::new(spec, inputs, learner, place, memory, stop, observer).await?;
+    let run = Run::new(&spec, inputs, learner, place, memory, stop, observer).await?;
     Run { files: Some(files), ..run }.until_the_end(&options.name, resumed_from).await
 }
 
@@ -165,6 +175,32 @@ pub async fn rehearse(
     run.until_the_end(name, None).await
 }
 
+/// Refuses full-batch EM on a source that may never end, because it moves the parameters at the end of an epoch and
+/// would gather for ever; says that a live stream passes once. Known from the pipeline alone: opening standard input
+/// may wait for hours.
+fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Result<()> {
+    let is_live = spec.source.format == Some(Format::Arrow);
+    let is_endless = spec.source.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none());
+    if (is_live || is_endless) && matches!(spec.learn.optimizer, OptimizerSpec::FullBatchEm(_)) {
+        return Err(Error::option(
+            "learn.optimizer = \"full_batch_em\": updates at the end of an epoch, and this source has none that is known: use \
+             anemone, mini_batch_em or stepwise_em, or read rows from files",
+        ));
+    }
+    if let (true, Some(epochs @ 2..)) = (is_live, spec.learn.epochs) {
+        observer.event(&Event::Warning(format!(
+            "learn.epochs = {epochs}: a live stream passes once, so the run ends when the stream does"
+        )));
+    }
+    Ok(())
+}
+
+/// Tells that something of a run folder could not be written, and that the run goes on.
+fn warn_unwritten(observer: &mut dyn Observer, error: &Error) {
+    counter!(telemetry::WRITE_FAILURES).increment(1);
+    observer.event(&Event::Warning(format!("{error}; the run goes on, it is tried again later")));
+}
+
 /// What the future gives, unless somebody asks for a stop first.
 async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = Result<T>>) -> Result<Option<T>> {
     tokio::select! {
@@ -178,6 +214,12 @@ fn stopped_before_it_began(observer: &mut dyn Observer) -> Finished {
     let finished = Finished { reason: "stopped by a signal before the first batch".into(), ..Finished::default() };
     observer.event(&Event::Finished(finished.clone()));
     finished
+}
+
+/// The folder of checkpoints, locked; a run folder that is somebody else's is refused first.
+fn open_folder(options: &TrainOptions) -> Result<CheckpointFolder> {
+    check_run_folder(&options.out)?;
+    CheckpointFolder::open(&options.out.join(CHECKPOINTS))
 }
 
 /// The checkpoint to go on from, if any; damaged ones are left with a warning.
@@ -207,13 +249,17 @@ fn check_identity(
     force: bool,
     observer: &mut dyn Observer,
 ) -> Result<()> {
-    let checked = identity.check(&checkpoint.meta.identity).map_err(|e| e.at(path.display()));
-    match checked {
-        Err(difference) if force => {
-            observer.event(&Event::Warning(format!("going on as told, with the checkpoint's circuit: {difference}")));
+    let saved = &checkpoint.meta.identity;
+    match identity.differences(saved) {
+        Some(differences) if force => {
+            observer.event(&Event::Warning(format!(
+                "{}: going on as told, with the checkpoint's circuit, though the checkpoint is of another run, which differs in \
+                 {differences}",
+                path.display()
+            )));
             Ok(())
         }
-        checked => checked,
+        _ => identity.check(saved).map_err(|e| e.at(path.display())),
     }
 }
 
@@ -349,27 +395,39 @@ impl<'a> Run<'a> {
         if let Some(hint) = self.inputs.num_rows().and_then(|rows| few_updates(self.spec, rows)) {
             self.warn(hint);
         }
-        let ended = self.learn().await;
-        if let Err(also) = self.note_bad_records() {
-            self.warn(also.to_string());
+        let mut ended = self.learn().await;
+        if ended.as_ref().is_ok_and(|reason| *reason != Reason::Signal)
+            && self.spec.validate.is_some()
+            && let Err(error) = self.validate().await
+        {
+            ended = Err(error);
         }
-        if ended.is_err() {
+        self.note_bad_records();
+        if let Err(error) = &ended {
             // Bad data or a lost disk: what was learned so far is worth keeping. The error is what the user must see.
-            if let Err(also) = self.checkpoint_and_wait().await {
-                self.warn(format!("the last checkpoint could not be written either: {also}"));
+            match self.checkpoint_and_wait().await {
+                Err(also) if also != *error => {
+                    self.warn(format!("the last checkpoint could not be written either: {also}"));
+                }
+                _ => {}
             }
         }
-        let reason = ended?;
-        if reason != Reason::Signal && self.spec.validate.is_some() {
-            self.validate().await?;
+        let saved = match &ended {
+            Ok(_) => self.checkpoint_and_wait().await,
+            Err(_) => Ok(()),
+        };
+        // Lines that are missing are a warning to the end: what was learned is in the checkpoint.
+        for error in self.files.as_mut().map_or_else(Vec::new, RunFiles::finish) {
+            self.warn(error.to_string());
         }
-        self.checkpoint_and_wait().await?;
+        let reason = ended?;
+        saved?;
         let progress = self.learner.progress();
         if progress.step > 0 && progress.updates == 0 {
             self.warn("the parameters have not moved: full-batch EM updates them at the end of an epoch".into());
         }
         let finished = Finished {
-            reason: reason.text(self.spec),
+            reason: reason.text(self.spec, &self.inputs.source),
             step: progress.step,
             epoch: progress.epoch,
             rows: progress.rows,
@@ -377,6 +435,7 @@ impl<'a> Run<'a> {
             seconds: self.seconds(),
             prequential_ll: progress.prequential.mean(),
             valid_ll: self.memory.valid_ll,
+            valid_impossible_rows: self.memory.valid_impossible_rows,
             best_valid_ll: self.memory.best.map(|best| best.log_likelihood),
             source_ll: self.inputs.valid.as_ref().and_then(|valid| valid.source_log_likelihood),
             bound: self
@@ -435,7 +494,7 @@ impl<'a> Run<'a> {
                 Some(Item::Batch { batch, end }) => self.batch(batch, end).await?,
                 Some(Item::EpochEnd { next }) => self.end_epoch(next).await?,
             }
-            self.note_bad_records()?;
+            self.note_bad_records();
             self.checkpoint_if_due().await?;
         }
     }
@@ -469,7 +528,7 @@ impl<'a> Run<'a> {
         if every.is_some_and(|every| self.line.step.is_multiple_of(every)) {
             self.validate().await?;
         } else if self.lines.written.is_none_or(|at| at.elapsed() >= LINE_INTERVAL) {
-            self.write_line(None)?;
+            self.write_line(None);
         }
         self.observer.event(&Event::Step(self.line.clone()));
         Ok(())
@@ -522,31 +581,39 @@ impl<'a> Run<'a> {
         let learned_seconds = self.seconds() - self.memory.validation_seconds;
         let begun = Instant::now();
         let device = self.learner.phase_seconds().await?;
-        let Some(found) = self.look_at(valid).await.map_err(|e| e.at("validate"))? else {
-            return Ok(()); // the loop sees the request next
+        let found = match self.look_at(valid).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(()), // the loop sees the request next
+            Err(error) if error.kind() == ErrorKind::Io => {
+                // Reading them is no part of learning: they are looked at again when it is next due.
+                self.warn(format!("validate: held-out rows could not be looked at: {error}"));
+                return Ok(());
+            }
+            Err(error) => return Err(error.at("validate")),
         };
         let better = |log_likelihood: f64| self.memory.best.is_none_or(|best| log_likelihood > best.log_likelihood);
-        let best = found.mean_log_likelihood.filter(|&ll| found.impossible_rows == 0 && better(ll));
+        let best = found.mean_log_likelihood.filter(|&ll| better(ll));
         let mut test_ll = None;
         if let Some(log_likelihood) = best {
             if let Some(test) = &self.inputs.test {
                 let Some(tested) = self.look_at(test).await.map_err(|e| e.at("test"))? else { return Ok(()) };
-                test_ll = tested.mean_log_likelihood.filter(|_| tested.impossible_rows == 0);
+                test_ll = tested.mean_log_likelihood;
             }
             self.memory.best = Some(Best { step: progress.step, log_likelihood, test_ll });
         }
         (self.memory.validated, self.memory.valid_ll) = (Some(progress.updates), found.mean_log_likelihood);
-        if let Some(log_likelihood) = found.mean_log_likelihood {
-            gauge!(telemetry::VALID_LL).set(log_likelihood);
-        }
+        self.memory.valid_impossible_rows = Some(found.impossible_rows);
+        gauge!(telemetry::VALID_LL).set(found.mean_log_likelihood.unwrap_or(f64::NEG_INFINITY));
+        gauge!(telemetry::VALID_IMPOSSIBLE_ROWS).set(found.impossible_rows as f64);
         self.validating.add(&self.learner.phase_seconds().await?.since(&device));
         let seconds = begun.elapsed().as_secs_f64();
         self.memory.validation_seconds += seconds;
-        self.write_line(found.mean_log_likelihood)?;
+        self.write_line(Some(&found));
         self.observer.event(&Event::Validated(Validated {
             step: progress.step,
             epoch: progress.epoch,
             log_likelihood: found.mean_log_likelihood,
+            possible_ll: found.possible_log_likelihood,
             bits_per_dim: found.bits_per_dim,
             perplexity: found.perplexity,
             rows: found.rows,
@@ -570,7 +637,7 @@ impl<'a> Run<'a> {
         let score = async |batch| learner.log_likelihoods(batch).await;
         let found = unless_stopped(&self.stop, evaluate(&mut stream, rows.rows, score)).await?;
         if found.is_some() {
-            self.add_bad_records(stream.take_bad())?;
+            self.add_bad_records(stream.take_bad());
         }
         Ok(found.map(|found| found.in_units_of(self.learner.circuit().is_discrete())))
     }
@@ -590,6 +657,8 @@ impl<'a> Run<'a> {
             log_likelihood,
             prequential_ll: progress.prequential.mean(),
             valid_ll: None,
+            valid_possible_ll: None,
+            valid_impossible_rows: None,
             bits_per_dim: in_bits.map(|ll| bits_per_dim(ll, circuit.num_vars())),
             step_size: report.step.or(progress.last_step_size),
             rows_per_second: self.lines.rate.rows_per_second,
@@ -600,7 +669,7 @@ impl<'a> Run<'a> {
     }
 
     /// Adds the latest line to `metrics.jsonl`, with how fast and bound by what the stretch since the last one was.
-    fn write_line(&mut self, valid_ll: Option<f64>) -> Result<()> {
+    fn write_line(&mut self, valid: Option<&Evaluation>) {
         let since = self.lines.written.unwrap_or(self.begun);
         let seconds = since.elapsed().as_secs_f64();
         let (rows, waits) = (self.learner.progress().rows, self.stream.waits());
@@ -611,8 +680,19 @@ impl<'a> Run<'a> {
         }
         self.line.rows_per_second = self.lines.rate.rows_per_second;
         self.line.bound = self.lines.rate.bound.into();
-        let Some(files) = &mut self.files else { return Ok(()) };
-        files.metrics.add(&StepLine { valid_ll, epoch: self.learner.progress().epoch, ..self.line.clone() })
+        let Some(files) = &mut self.files else { return };
+        let line = StepLine {
+            valid_ll: valid.and_then(|found| found.mean_log_likelihood),
+            valid_possible_ll: valid
+                .filter(|found| found.impossible_rows > 0)
+                .and_then(|it| it.possible_log_likelihood),
+            valid_impossible_rows: valid.map(|found| found.impossible_rows),
+            epoch: self.learner.progress().epoch,
+            ..self.line.clone()
+        };
+        if let Err(error) = files.metrics.add(&line) {
+            warn_unwritten(self.observer, &error);
+        }
     }
 
     fn record(&self, report: &StepReport, rows: u64, time: Duration) {
@@ -647,19 +727,23 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn note_bad_records(&mut self) -> Result<()> {
-        self.add_bad_records(self.stream.take_bad())
+    fn note_bad_records(&mut self) {
+        let records = self.stream.take_bad();
+        self.add_bad_records(records);
     }
 
-    fn add_bad_records(&mut self, records: Vec<BadRecord>) -> Result<()> {
+    fn add_bad_records(&mut self, records: Vec<BadRecord>) {
         counter!(telemetry::DECODE_ERRORS).increment(records.iter().map(|record| record.records).sum());
         for record in records {
             match self.files.as_mut().and_then(|files| files.ledger.as_mut()) {
-                Some(ledger) => ledger.add(record)?,
+                Some(ledger) => {
+                    if let Err(error) = ledger.add(record) {
+                        warn_unwritten(self.observer, &error);
+                    }
+                }
                 None => self.observer.event(&Event::Warning(format!("left out: {record}"))),
             }
         }
-        Ok(())
     }
 
     fn warn(&mut self, message: String) {
@@ -682,12 +766,14 @@ enum Reason {
 }
 
 impl Reason {
-    fn text(self, spec: &PipelineSpec) -> String {
+    fn text(self, spec: &PipelineSpec, source: &Source) -> String {
         let learn = &spec.learn;
         let number = |number: Option<String>, one: &str, more: &str| {
             number.map_or("the data ended".into(), |n| format!("{n} {}", if n == "1" { one } else { more }))
         };
         match self {
+            // It passes once, whatever was asked for.
+            Self::End if matches!(source, Source::Live(_)) => "the data ended".into(),
             Self::End => number(learn.epochs.map(|n| n.to_string()), "epoch", "epochs"),
             Self::Batches => number(learn.batches.map(|n| n.to_string()), "batch", "batches"),
             Self::Seconds => number(learn.seconds.map(|n| n.to_string()), "second", "seconds"),

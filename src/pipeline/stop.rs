@@ -40,28 +40,33 @@ impl Stop {
         }
     }
 
-    /// Asks on the first SIGINT or SIGTERM; a second one ends the process at once.
+    /// Asks on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once.
     #[cfg(unix)]
     pub fn on_signals(&self) -> crate::error::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
-        let failed = |e| crate::error::Error::io("cannot listen for signals", &e);
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-        let stop = self.clone();
-        tokio::spawn(async move {
-            loop {
-                let code = tokio::select! {
-                    _ = interrupt.recv() => 130,
-                    _ = terminate.recv() => 143,
-                };
-                if stop.is_requested() {
-                    std::process::exit(code); // asked twice: the user does not want to wait
-                }
-                let _ = writeln!(std::io::stderr(), "stopping after this update; again to quit at once");
-                stop.request();
+        // The exit code of a second one is what a shell says of a process that the signal has ended.
+        let listened = [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143), (SignalKind::hangup(), 129)];
+        for (kind, code) in listened {
+            if kind == SignalKind::hangup() && is_ignored(kind) {
+                continue; // `nohup` means that the run outlives its terminal
             }
-        });
+            let mut signals = signal(kind).map_err(|e| crate::error::Error::io("cannot listen for signals", &e))?;
+            let stop = self.clone();
+            tokio::spawn(async move {
+                while signals.recv().await.is_some() {
+                    stop.ask_or_exit(code);
+                }
+            });
+        }
         Ok(())
+    }
+
+    fn ask_or_exit(&self, code: i32) {
+        if self.is_requested() {
+            std::process::exit(code); // asked twice: the user does not want to wait
+        }
+        let _ = writeln!(std::io::stderr(), "stopping after this update; again to quit at once");
+        self.request();
     }
 
     /// Asks on the first Ctrl-C; a second one ends the process at once.
@@ -70,13 +75,26 @@ impl Stop {
         let stop = self.clone();
         tokio::spawn(async move {
             while tokio::signal::ctrl_c().await.is_ok() {
-                if stop.is_requested() {
-                    std::process::exit(130);
-                }
-                let _ = writeln!(std::io::stderr(), "stopping after this update; again to quit at once");
-                stop.request();
+                stop.ask_or_exit(130);
             }
         });
         Ok(())
     }
+}
+
+/// Lets a file that may grow no more (`ulimit -f`) be a write that fails, as on a full disk: SIGXFSZ would end the
+/// process without a last checkpoint. Needs a running tokio, and lasts.
+pub fn survive_file_limits() {
+    // A handler that does nothing, not `SIG_IGN`, which would need `unsafe`; the write fails with EFBIG either way.
+    #[cfg(unix)]
+    let _ = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::from_raw(libc::SIGXFSZ));
+}
+
+/// Returns true if whoever started the process let it ignore the signal. Only Linux tells without `unsafe`.
+#[cfg(unix)]
+fn is_ignored(signal: tokio::signal::unix::SignalKind) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    ignored >> (signal.as_raw_value() - 1) & 1 == 1
 }

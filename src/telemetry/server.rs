@@ -1,19 +1,41 @@
 //! The metrics of a run over HTTP, for Prometheus and for `curl`.
+//!
+//! Whoever connects must not cost the run anything: a few connections at a time, each for a few seconds, whatever its
+//! other end does or does not send. A connection takes a file descriptor, and without one no checkpoint could be
+//! written.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
+use axum::serve::Listener;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
+use tokio::time::{Sleep, sleep};
 
 use crate::error::{Error, Result};
 
 /// How often recorded histograms are folded while nobody asks: they would pile up.
 const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Connections at a time, where files may be open by the thousand; further ones are closed at once. Far more than watch
+/// a run.
+const MOST_CONNECTIONS: usize = 64;
+
+/// A connection ends after this time, whether it was asked anything or not. An answer takes milliseconds.
+const LIFETIME: Duration = Duration::from_secs(10);
+
+/// How long nothing is accepted after accepting failed, as it does while too many files are open.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// A running endpoint; ends when it is dropped, with the run.
 #[derive(Debug)]
@@ -50,7 +72,7 @@ pub fn parse_address(text: &str) -> Result<SocketAddr> {
 /// Shows the metrics at `/metrics`. Needs a running tokio.
 pub async fn serve(address: SocketAddr, handle: PrometheusHandle) -> Result<Server> {
     let listener = TcpListener::bind(address).await.map_err(|e| match e.kind() {
-        std::io::ErrorKind::AddrInUse => {
+        io::ErrorKind::AddrInUse => {
             Error::option(format!("{address}: the port is taken; choose another for the metrics, or 0 for any"))
         }
         _ => Error::io(&address.to_string(), &e),
@@ -63,13 +85,14 @@ pub async fn serve(address: SocketAddr, handle: PrometheusHandle) -> Result<Serv
     };
     let about = concat!("anemone ", env!("CARGO_PKG_VERSION"), " is learning; its metrics are at /metrics\n");
     let router = Router::new().route("/metrics", get(metrics)).route("/", get(move || async move { about }));
+    let listener = Doorkeeper { listener, places: Arc::new(Semaphore::new(most_connections())), lifetime: LIFETIME };
     let tasks = [
         tokio::spawn(async move {
             let _ = axum::serve(listener, router).await; // ends only when aborted
         }),
         tokio::spawn(async move {
             loop {
-                tokio::time::sleep(UPKEEP).await;
+                sleep(UPKEEP).await;
                 upkeep.run_upkeep();
             }
         }),
@@ -77,11 +100,91 @@ pub async fn serve(address: SocketAddr, handle: PrometheusHandle) -> Result<Serv
     Ok(Server { address, tasks })
 }
 
+/// No more connections than an eighth of the files that this process may have open (`ulimit -n`), where the system
+/// tells.
+fn most_connections() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let files = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let files = files.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    files.map_or(MOST_CONNECTIONS, |files| (files / 8).clamp(2, MOST_CONNECTIONS))
+}
+
+/// Lets in so many connections at a time, each for so long.
+struct Doorkeeper {
+    listener: TcpListener,
+    places: Arc<Semaphore>,
+    lifetime: Duration,
+}
+
+impl Listener for Doorkeeper {
+    type Io = Visit;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Visit, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, address)) => {
+                    if let Ok(place) = self.places.clone().try_acquire_owned() {
+                        let until = Box::pin(sleep(self.lifetime));
+                        return (Visit { stream, until, _place: place }, address);
+                    }
+                    // Dropped, and with it closed: a descriptor of ours is not kept for a queue.
+                }
+                Err(_) => sleep(PAUSE).await, // too many files are open, or the other end is gone already
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection that ends in time.
+struct Visit {
+    stream: TcpStream,
+    until: Pin<Box<Sleep>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Visit {
+    /// An error once the time is over; before that, whoever waits for the stream is woken when it is.
+    fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        match self.until.as_mut().poll(context) {
+            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
+}
+
+impl AsyncRead for Visit {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl AsyncWrite for Visit {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use metrics_exporter_prometheus::PrometheusBuilder;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpStream;
 
     use super::*;
     use crate::error::ErrorKind;
@@ -114,11 +217,35 @@ mod tests {
         drop(server);
         tokio::time::timeout(Duration::from_secs(2), async {
             while TcpStream::connect(address).await.is_ok() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
+                sleep(Duration::from_millis(5)).await;
             }
         })
         .await
         .unwrap();
+    }
+
+    #[tokio::test]
+    async fn connections_that_say_nothing_are_few_and_do_not_last() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let lifetime = Duration::from_millis(300);
+        let keeper = Doorkeeper { listener, places: Arc::new(Semaphore::new(3)), lifetime };
+        let router = Router::new().route("/", get(|| async { "here" }));
+        let task = tokio::spawn(async move { axum::serve(keeper, router).await });
+        let mut idle = Vec::new();
+        for _ in 0..5 {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            // Half a request, or none if it is closed already.
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\nhost:").await;
+            idle.push(stream);
+        }
+        // All of them end: two at once, three when their time is over. Without a bound this would wait for ever.
+        for stream in &mut idle {
+            let ended = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut [0; 64])).await;
+            assert!(matches!(ended.unwrap(), Ok(0) | Err(_)), "closed without an answer");
+        }
+        assert!(ask(address, "/").await.ends_with("here"), "and there is room again");
+        task.abort();
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{Distribution, add_moments, mean_and_std};
+use super::{Distribution, add_moments, check_least_std, mean_and_std};
 use crate::circuit::Smoothing;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
@@ -39,9 +39,7 @@ impl DiscreteLogistic {
         if !(low.is_finite() && high.is_finite() && low < high) {
             return Err(Error::option(format!("range {low}..{high}: must be finite and not empty")));
         }
-        if !(min_std.is_finite() && min_std > 0.0) {
-            return Err(Error::option(format!("min_std = {min_std}: must be a positive number")));
-        }
+        check_least_std("min_std", min_std)?;
         Ok(Arc::new(Self { cats, low, high, min_std }))
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{Distribution, add_moments, mean_and_std};
+use super::{Distribution, add_moments, check_least_std, mean_and_std};
 use crate::circuit::Smoothing;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
@@ -22,9 +22,7 @@ pub struct Gaussian {
 impl Gaussian {
     /// With σ at least `min_sigma` and moments about `origin`.
     pub fn new(min_sigma: f64, origin: f64) -> Result<Arc<Self>> {
-        if !(min_sigma.is_finite() && min_sigma > 0.0) {
-            return Err(Error::option(format!("min_sigma = {min_sigma}: must be a positive number")));
-        }
+        check_least_std("min_sigma", min_sigma)?;
         if !origin.is_finite() {
             return Err(Error::option(format!("origin = {origin}: must be a number")));
         }

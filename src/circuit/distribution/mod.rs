@@ -101,6 +101,21 @@ fn option_u32(options: &Map<String, Value>, key: &str) -> Result<u32> {
     number.ok_or_else(|| Error::format(format!("`{key}` must be given as a whole number")))
 }
 
+/// The least and the largest bound on a standard deviation. Parameters are f32: what is zero or infinite there is no
+/// distribution, and what is subnormal has lost its digits.
+pub(crate) const STD_BOUNDS: (f64, f64) = (1e-37, 1e37);
+
+/// Refuses a bound on a standard deviation that f32 does not hold.
+fn check_least_std(key: &str, least: f64) -> Result<()> {
+    let (smallest, largest) = STD_BOUNDS;
+    match (smallest..=largest).contains(&least) {
+        true => Ok(()),
+        false => {
+            Err(Error::option(format!("{key} = {least:?}: must be in [{smallest:e}, {largest:e}], which f32 can hold")))
+        }
+    }
+}
+
 /// The M-step that all location–scale families share: statistics (Σf·x, Σf·x², Σf) give mean and standard deviation.
 fn mean_and_std(stats: &[f64], min_std: f64) -> (f64, f64) {
     let mean = stats[0] / stats[2];

@@ -3,18 +3,20 @@
 use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use metrics::gauge;
+use metrics::{counter, gauge};
 use tokio::task::JoinHandle;
 
 use super::Run;
 use crate::data::Cursor;
 use crate::error::{Error, Result};
+use crate::learner::Hold;
 use crate::pipeline::observer::Event;
 use crate::telemetry;
 
 /// A checkpoint on its way to the disk.
 pub(super) struct Writing {
-    pub task: JoinHandle<Result<PathBuf>>,
+    /// Where it is, and why older ones could not be removed, if they could not.
+    pub task: JoinHandle<Result<(PathBuf, Option<Error>)>>,
     pub begun: Instant,
 }
 
@@ -43,11 +45,21 @@ impl Run<'_> {
     }
 
     /// Copies everything and writes it in the background. A checkpoint that fails is a warning: the next may succeed, and
-    /// until then the last good one stays.
+    /// until then the last good one stays. Only a folder that another process took ends the run: it will not come back.
     pub(super) async fn checkpoint(&mut self) -> Result<()> {
         self.finish_writing_or_warn().await;
         let Some(files) = &self.files else { return Ok(()) };
         let (folder, identity) = (files.folder.clone(), files.identity.clone());
+        match folder.hold() {
+            Ok(Hold::Taken) => return Err(folder.taken()),
+            Ok(Hold::Renewed) => {
+                let place = folder.dir().display();
+                self.warn(format!(
+                    "{place}: the folder was removed or renamed; it is made again, older checkpoints are not here"
+                ));
+            }
+            Ok(Hold::Held) | Err(_) => {} // whoever writes looks again, and tells
+        }
         let snapshot = self.learner.snapshot().await?;
         self.memory.seconds = self.seconds();
         (self.checkpointed.at, self.checkpointed.step) = (Instant::now(), snapshot.progress.step);
@@ -57,8 +69,8 @@ impl Run<'_> {
         let best = self.memory.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
         let task = tokio::task::spawn_blocking(move || {
             let path = folder.write(&snapshot, &identity, &extra)?;
-            folder.prune(snapshot.progress.step, keep, best)?;
-            Ok(path)
+            let unpruned = folder.prune(snapshot.progress.step, keep, best).err();
+            Ok((path, unpruned))
         });
         self.writing = Some(Writing { task, begun: Instant::now() });
         Ok(())
@@ -79,13 +91,18 @@ impl Run<'_> {
     async fn finish_writing_or_warn(&mut self) {
         if let Err(error) = self.finish_writing().await {
             self.checkpointed.path = None;
+            counter!(telemetry::CHECKPOINT_FAILURES).increment(1);
             self.warn(format!("a checkpoint could not be written, the last good one stays: {error}"));
         }
     }
 
     async fn finish_writing(&mut self) -> Result<()> {
         let Some(Writing { task, begun }) = self.writing.take() else { return Ok(()) };
-        let path = task.await.unwrap_or_else(|e| Err(Error::internal(format!("writing a checkpoint: {e}"))))?;
+        let written = task.await.unwrap_or_else(|e| Err(Error::internal(format!("writing a checkpoint: {e}"))));
+        let (path, unpruned) = written?;
+        if let Some(error) = unpruned {
+            self.warn(format!("an older checkpoint could not be removed: {error}"));
+        }
         gauge!(telemetry::CHECKPOINT_SECONDS).set(begun.elapsed().as_secs_f64());
         if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
             gauge!(telemetry::CHECKPOINT_TIME).set(now.as_secs_f64());

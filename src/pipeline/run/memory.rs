@@ -24,9 +24,12 @@ pub(super) struct Memory {
     /// because a run was stopped during it.
     #[serde(default)]
     pub validated: Option<u64>,
-    /// The latest held-out log-likelihood.
+    /// The latest held-out log-likelihood; `None` also if a row was impossible.
     #[serde(default)]
     pub valid_ll: Option<f64>,
+    /// Held-out rows of probability zero at the latest look.
+    #[serde(default)]
+    pub valid_impossible_rows: Option<u64>,
     /// Mean log-likelihood of the rows of the latest epoch that is over, each batch before its update.
     #[serde(default)]
     pub train_ll: Option<f64>,

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::document::Document;
 use super::section::Section;
 use super::tables;
+use crate::circuit::distribution::STD_BOUNDS;
 use crate::error::{Error, Result};
 use crate::pipeline::suggest::list;
 
@@ -204,7 +205,9 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
     Ok(CircuitSpec {
         model: read_model(section, model)?,
         input: section.choice("input", &inputs)?,
-        min_std: section.number("min_std", |x| x > 0.0, "a positive number")?.unwrap_or(0.01),
+        min_std: section
+            .number("min_std", |x| (STD_BOUNDS.0..=STD_BOUNDS.1).contains(&x), "in [1e-37, 1e37], which f32 can hold")?
+            .unwrap_or(0.01),
         structure_rows: section.whole("structure_rows", 2)?.unwrap_or(20_000),
         seed: section.whole("seed", 0)?.unwrap_or(1),
         perturbation: section.number("perturbation", |x| (0.0..=80.0).contains(&x), "in [0, 80]")?.unwrap_or(2.0),
