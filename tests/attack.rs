@@ -69,6 +69,7 @@ impl Ended {
 }
 
 /// Trains in a folder; `beside` is called with the run folder while that goes on, again and again until it is done.
+#[allow(clippy::zombie_processes)] // waited for by `wait4`, which tells the peak of memory
 fn train(dir: &Path, pipeline: &str, flags: &[&str], input: Option<&Path>, mut beside: impl FnMut(&Path)) -> Ended {
     let (file, run) = (dir.join("pipeline.toml"), dir.join("run"));
     fs::write(&file, pipeline).unwrap();
