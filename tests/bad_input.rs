@@ -175,7 +175,10 @@ fn other_options_outside_their_range_are_refused_by_name() {
 #[test]
 fn distributions_that_are_none_are_refused() {
     refused(Categorical::new(0), ErrorKind::Option, &["at least one category"]);
-    refused(Gaussian::new(0.0, 0.0), ErrorKind::Option, &["min_sigma = 0", "positive"]);
+    for least in [0.0, 1e-46, 1e39] {
+        refused(Gaussian::new(least, 0.0), ErrorKind::Option, &["min_sigma = ", "f32"]);
+        refused(DiscreteLogistic::new(4, (0.0, 1.0), least), ErrorKind::Option, &["min_std = ", "f32"]);
+    }
     refused(Gaussian::new(f64::NAN, 0.0), ErrorKind::Option, &["min_sigma"]);
     refused(DiscreteLogistic::new(1, (0.0, 1.0), 0.1), ErrorKind::Option, &["cats = 1", "two"]);
     refused(DiscreteLogistic::new(4, (1.0, 1.0), 0.1), ErrorKind::Option, &["range", "not empty"]);

@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn ranks_know_no_units_and_value_bins_do() {
-        let mut rng = crate::rng::Rng::new(3);
+        let mut rng = Rng::new(3);
         let rows: Vec<[f64; 3]> = (0..2000)
             .map(|_| {
                 let x = rng.normal();
