@@ -155,7 +155,7 @@ fn a_damaged_length_late_in_a_compressed_stream_costs_nothing_of_what_came_befor
 #[test]
 fn a_text_of_fifty_megabytes_is_refused_where_memory_is_small_and_learned_where_it_is_not() {
     let Some(file) = attack("bigstr_a.parquet") else { return };
-    let text = "[decode]\nwindow = 16\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nbatches = 2\n";
+    let text = "[decode]\nkind = 'text'\nwindow = 16\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nbatches = 2\n";
     let file = file.display().to_string();
     let dir = tempfile::tempdir().unwrap();
     let ended = train(dir.path(), &pipeline(&file, 64 * MIB, text), &[], None, |_| ());

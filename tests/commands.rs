@@ -197,7 +197,11 @@ fn mistakes_have_their_exit_code_and_one_line() {
         (&["eval", "empty"], 2, "has no model and no checkpoint"),
         (&["inspect", "nowhere"], 2, "no such model"),
         (&["inspect", "damaged.parquet"], 2, "damaged.parquet: is not known by its name"),
-        (&["eval", "damaged.parquet"], 2, "damaged.parquet: is a file, and a model, a checkpoint or a run is a folder"),
+        (
+            &["eval", "damaged.parquet"],
+            2,
+            "damaged.parquet: is a file; name a model, a checkpoint or a run folder, which are folders",
+        ),
         (&["train", "damaged.parquet"], 2, "is data, not a pipeline file; to learn from it: --data damaged.parquet"),
         (&["train", "p.toml", "--out", "/"], 2, "/: is the root of the file system"),
         (&["train", "p.toml", "--out", "p.toml"], 2, "p.toml: is not a folder"),

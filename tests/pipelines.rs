@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use anemone::backend::cpu::{CpuBackend, CpuOptions};
 use anemone::data::Batch;
 use anemone::decode::{RowShape, ValueKind};
-use anemone::pipeline::model::{build_circuit, estimate, initial_params, needs_sample};
+use anemone::pipeline::model::{build_circuit, estimate, initial_params, learns_structure, needs_sample};
 use anemone::pipeline::spec::{DecodeKind, ModelSpec, PipelineSpec};
 use anemone::rng::Rng;
 
@@ -80,7 +80,8 @@ fn every_pipeline_builds_a_circuit_and_an_optimizer_for_its_rows() {
         let spec = small(spec);
         let shape = shape(&spec);
         let sample = rows(&shape);
-        let circuit = build_circuit(&spec.circuit, &shape, needs_sample(&spec.circuit).then_some(&sample));
+        let circuit =
+            build_circuit(&spec.circuit, &shape, needs_sample(&spec.circuit, &shape).then_some(&sample), &|_| ());
         let circuit = std::sync::Arc::new(circuit.unwrap_or_else(|e| panic!("{name}: {e}")));
         assert_eq!(circuit.num_vars(), shape.num_vars, "{name}");
         circuit.check_batch(&sample).unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -134,7 +135,7 @@ fn every_pipeline_learns_from_its_data() {
             let optimizer = format!("learn.optimizer={optimizer}");
             let mut settings =
                 vec!["learn.batches=3", "batch.rows=32", "circuit.latents=8", "validate.rows=40", &optimizer];
-            if needs_sample(&spec.circuit) {
+            if learns_structure(&spec.circuit) {
                 settings.push("circuit.structure_rows=300");
             }
             command.args(settings.iter().flat_map(|setting| ["--set", setting]));

@@ -128,9 +128,10 @@ impl Color {
 
 /// Whether the header of an image file says that it has shades and no colours; `None` if it has no such header.
 pub fn is_grey(bytes: &[u8]) -> Option<bool> {
-    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().ok()?;
-    let color = reader.into_decoder().ok()?.original_color_type();
     use image::ExtendedColorType as Type;
+    // Without what else a PNG may carry: a decoder unpacks it before it says a word.
+    let reader = ImageReader::new(Cursor::new(without_ancillary(bytes))).with_guessed_format().ok()?;
+    let color = reader.into_decoder().ok()?.original_color_type();
     Some(matches!(
         color,
         Type::L1

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::spec::{CircuitSpec, InputKind, ModelSpec, PdSpec, TyingSpec, expand_path};
 use crate::backend::cpu::bytes_per_row;
+use crate::circuit::distribution::STD_BOUNDS;
 use crate::circuit::{Categorical, Circuit, DiscreteLogistic, Distribution, Gaussian, ParamKind, Params, json};
 use crate::data::Batch;
 use crate::decode::{RowShape, ValueKind};
@@ -166,7 +167,7 @@ fn input(spec: &CircuitSpec, values: ValueKind, spread: Option<Spread>) -> Resul
         (InputKind::DiscreteLogistic, ValueKind::Reals) => refuse("discrete-logistic"),
         (InputKind::Gaussian, _) => {
             let Spread { centre, width } = spread.unwrap_or(Spread { centre: 0.0, width: 1.0 });
-            Ok(Gaussian::new((spec.min_std * width).max(f64::from(f32::MIN_POSITIVE)), centre)?)
+            Ok(Gaussian::new((spec.min_std * width).clamp(STD_BOUNDS.0, STD_BOUNDS.1), centre)?)
         }
     }
 }

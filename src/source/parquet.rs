@@ -430,7 +430,8 @@ mod tests {
             let words: ArrayRef = Arc::new(DictionaryArray::<Int32Type>::new(keys, values));
             let file = parquet_file(&table(vec![("text", words)]), 20_000);
             assert!(file.len() < 10_000, "{}", file.len());
-            let source = ParquetSource::open(shards(&[("a.parquet", file)]).await, &Columns::Auto).await.unwrap();
+            let source =
+                ParquetSource::open(shards(&[("a.parquet", file)]).await, &Columns::Only(Wanted::Text)).await.unwrap();
             let limits = ReadLimits::of_memory(1000, 1 << 20);
             let pieces = source.fetch(0, limits).await.unwrap().pieces;
             let (mut next, mut largest) = (0, 0);
@@ -451,7 +452,8 @@ mod tests {
         run(async {
             let long: ArrayRef = Arc::new(StringArray::from(vec!["a".repeat(33 << 20)]));
             let file = parquet_file(&table(vec![("text", long)]), 10);
-            let source = ParquetSource::open(shards(&[("a.parquet", file)]).await, &Columns::Auto).await.unwrap();
+            let source =
+                ParquetSource::open(shards(&[("a.parquet", file)]).await, &Columns::Only(Wanted::Text)).await.unwrap();
             let error = source.fetch(0, ReadLimits::of_memory(1000, 1 << 20)).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Format);
             let text = error.to_string();

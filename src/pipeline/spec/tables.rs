@@ -161,9 +161,9 @@ pub(super) const CIRCUIT: Table = Table {
         ),
         key(
             "min_std",
-            Number("a positive number"),
+            Number("in [1e-37, 1e37], which f32 can hold"),
             Default,
-            "The least standard deviation of a Gaussian input, as a share of its column's; of a discrete logistic one, where all categories span 2",
+            "Least standard deviation of an input: as a share of its column's (Gaussian), of half the range (logistic)",
         ),
         key(
             "structure_rows",
