@@ -161,7 +161,7 @@ fn without_held_out_rows_it_is_judged_by_rows_when_they_were_first_seen() {
     let (table, notes) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(output.status.success(), "{notes}");
     assert!(notes.contains("learn.seconds: left out") && notes.contains("learn.optimizer = sgd"), "{notes}");
-    for word in ["p: 600 rows of 8 variables in 1 epochs", "first seen", "equal seconds", "wait"] {
+    for word in ["p: 600 rows of 8 variables in 1 epoch", "first seen", "equal seconds", "wait"] {
         assert!(table.contains(word), "no `{word}` in:\n{table}");
     }
     for line in lines(&std::fs::read_to_string(dir.path().join("x.jsonl")).unwrap()) {

@@ -192,11 +192,8 @@ fn a_slip_is_told_with_what_to_do() {
     let dir = folder.path();
     fs::write(dir.join("a.parquet"), "PAR1").unwrap();
     for (args, words) in [
-        (
-            &["train", "a.parquet"][..],
-            "a.parquet: is data and not a pipeline file (TOML): learn from it with --data a.parquet",
-        ),
-        (&["inspect", "a.parquet"], "a.parquet: is a file; name a model, a checkpoint or a run folder"),
+        (&["train", "a.parquet"][..], "a.parquet: is data, not a pipeline file; to learn from it: --data a.parquet"),
+        (&["inspect", "a.parquet"], "a.parquet: is not known by its name: a circuit ends in .json"),
     ] {
         let error = text(&anemone_in(dir, args).stderr);
         assert!(error.contains(words), "{args:?}: {error}");

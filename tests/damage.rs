@@ -66,7 +66,8 @@ impl Desk {
     }
 }
 
-const TEXT: &str = "[decode]\nwindow = 16\n[batch]\nrows = 8\nshuffle = false\n[circuit]\nmodel = 'hmm'\nlatents = 2\n";
+const TEXT: &str =
+    "[decode]\nkind = 'text'\nwindow = 16\n[batch]\nrows = 8\nshuffle = false\n[circuit]\nmodel = 'hmm'\nlatents = 2\n";
 const TOKENS: &str = "[decode]\nwindow = 16\nvocab = 1000\n[batch]\nrows = 8\nshuffle = false\n[circuit]\nmodel = 'hmm'\n\
                       latents = 2\n";
 

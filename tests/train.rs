@@ -249,12 +249,16 @@ fn what_the_data_decided_is_in_the_resolved_pipeline() {
     shards::write_texts(&dir.path().join("a.parquet"), &shards::texts(100, 1), 50);
     shards::write_rows(&dir.path().join("b.parquet"), (0..400).map(|i| (i % 7) as u8).collect(), 4, 50);
     let circuit = "[batch]\nrows = 8\n[circuit]\nmodel = 'hmm'\nlatents = 2\n";
-    for (file, words) in [
-        ("a.parquet", &["kind = \"text\"", "tokenizer = \"gpt2\"", "window = 128", "end_of_text = false"][..]),
-        ("b.parquet", &["kind = \"rows\"", "cats = 7"]),
+    for (file, more, words) in [
+        (
+            "a.parquet",
+            "column = 'text'\n",
+            &["kind = \"text\"", "tokenizer = \"gpt2\"", "window = 128", "end_of_text = false"][..],
+        ),
+        ("b.parquet", "", &["column = \"snps\"", "kind = \"rows\"", "cats = 7"]),
     ] {
         let mut run = Run::new();
-        run.go(&format!("[source]\nfiles = '{}'\n{circuit}", dir.path().join(file).display())).0.unwrap();
+        run.go(&format!("[source]\nfiles = '{}'\n{more}{circuit}", dir.path().join(file).display())).0.unwrap();
         let resolved = fs::read_to_string(run.out.path().join("run/resolved.toml")).unwrap();
         words.iter().for_each(|word| assert!(resolved.contains(word), "no `{word}` in {resolved}"));
         run.resume = true;
@@ -440,7 +444,7 @@ fn with_a_null(dir: &Path) -> String {
     let column = arrow::array::StringArray::from_iter(texts.iter().enumerate().map(|(i, t)| (i != 4).then_some(t)));
     shards::write_parquet(&dir.join("bad.parquet"), "text", std::sync::Arc::new(column), 100);
     format!(
-        "[source]\nfiles = '{}'\n[decode]\nwindow = 16\n[batch]\nrows = 8\n[circuit]\nmodel = 'hmm'\nlatents = 2\n\
+        "[source]\nfiles = '{}'\n[decode]\nkind = 'text'\nwindow = 16\n[batch]\nrows = 8\n[circuit]\nmodel = 'hmm'\nlatents = 2\n\
          [learn]\nepochs = 2\n",
         dir.join("bad.parquet").display()
     )

@@ -170,6 +170,19 @@ impl Inputs {
         Ok(inputs)
     }
 
+    /// The pipeline with everything that the data decided: columns and decoder.
+    pub fn resolved(&self, spec: &PipelineSpec) -> PipelineSpec {
+        let mut spec = PipelineSpec { decode: self.decode.clone(), ..spec.clone() };
+        let source = &mut spec.source;
+        if let (None, [], Some(reading)) = (&source.column, &source.columns[..], &self.reading) {
+            match &reading.read[..] {
+                [column] => source.column = Some(column.name.clone()),
+                columns => source.columns = columns.iter().map(|column| column.name.clone()).collect(),
+            }
+        }
+        spec
+    }
+
     /// What a run must share with a checkpoint to go on from it.
     pub fn identity(&self, spec: &PipelineSpec) -> Result<Identity> {
         let mut circuit =

@@ -103,7 +103,7 @@ async fn train_from(
     let mut identity = inputs.identity(spec)?;
     // What goes on, which is what is written down: the decoder that was opened, and after a resume the checkpoint's
     // circuit.
-    let mut spec = PipelineSpec { decode: inputs.decode.clone(), ..spec.clone() };
+    let mut spec = inputs.resolved(spec);
     let mut machine = options.machine.clone();
     let mut memory: Memory = Memory::default();
     if let Some((path, checkpoint)) = &mut resumed {
@@ -584,7 +584,7 @@ impl<'a> Run<'a> {
         let found = match self.look_at(valid).await {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(()), // the loop sees the request next
-            Err(error) if error.kind() == ErrorKind::Io => {
+            Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Path) => {
                 // Reading them is no part of learning: they are looked at again when it is next due.
                 self.warn(format!("validate: held-out rows could not be looked at: {error}"));
                 return Ok(());
