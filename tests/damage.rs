@@ -443,3 +443,29 @@ fn a_live_stream_passes_once_and_says_so() {
     assert_eq!(output.status.code(), Some(NOT_UNDERSTOOD), "{error}");
     assert!(error.contains("full_batch_em") && error.contains("mini_batch_em"), "{error}");
 }
+
+#[test]
+fn a_change_in_the_middle_of_a_file_is_noticed_where_all_of_it_is_compared() {
+    for (digest, code) in [("ends", 0), ("whole", 4)] {
+        let desk = Desk::new();
+        let file = desk.path("a.bin");
+        let tokens: Vec<u8> = (0..200_000u32).flat_map(|n| ((n * n % 7) as u16).to_le_bytes()).collect();
+        fs::write(&file, &tokens).unwrap();
+        let more = format!(
+            "digest = '{digest}'\n[decode]\nvocab = 8\nwindow = 16\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nbatches = 3\n"
+        );
+        let pipeline = desk.pipeline(&file, &more);
+        let run = |resume: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
+            command.args(["train", "--threads", "1", "--out"]).args([desk.path("run"), pipeline.clone()]).args(resume);
+            command.output().unwrap()
+        };
+        assert!(run(&[]).status.success());
+        let mut changed = tokens;
+        changed[200_000] ^= 1;
+        fs::write(&file, changed).unwrap();
+        let output = run(&["--resume", "--set", "learn.batches=5"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{digest}: {error}");
+    }
+}

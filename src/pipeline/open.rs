@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::detached::detached;
 use super::spec::{
-    DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
+    Compared, DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
 };
 use crate::data::Column;
 use crate::decode::image::{Color, ImageDecoder, is_grey};
@@ -54,6 +54,8 @@ pub struct Opened {
     hint: Hint,
     /// Which columns of a table they come from.
     pub reading: Option<Reading>,
+    /// Digests of all bytes of the files, if these are to be compared.
+    pub digests: Vec<String>,
     /// How much of it may be in memory at once while it is looked at.
     limits: ReadLimits,
 }
@@ -82,7 +84,18 @@ pub async fn open_source(
 ) -> Result<Opened> {
     let limits = ReadLimits::of_memory(PIECE_BYTES, memory);
     let (source, hint, reading) = open_hinted(spec, decode, limits, like).await?;
-    Ok(Opened { source, hint, reading, limits })
+    let mut digests = Vec::new();
+    if spec.digest == Compared::Whole {
+        for shard in resolve_files(spec).await? {
+            digests.push(shard.digest().await?);
+        }
+    }
+    Ok(Opened { source, hint, reading, digests, limits })
+}
+
+async fn resolve_files(spec: &SourceSpec) -> Result<Vec<Shard>> {
+    let patterns: Vec<String> = spec.files.iter().map(|file| expand_path(file)).collect::<Result<_>>()?;
+    resolve(&patterns).await
 }
 
 async fn open_hinted(
@@ -117,8 +130,7 @@ async fn open_hinted(
         let (hint, reading) = (Hint::Records(stream.kind()), stream.reading().clone());
         return Ok((Source::Live(Arc::new(stream)), hint, Some(reading)));
     }
-    let patterns: Vec<String> = spec.files.iter().map(|file| expand_path(file)).collect::<Result<_>>()?;
-    let shards = resolve(&patterns).await?;
+    let shards = resolve_files(spec).await?;
     let width = spec.tokens.unwrap_or(TokenWidth::U16);
     Ok(match format {
         Format::Parquet => {

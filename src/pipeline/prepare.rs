@@ -48,6 +48,8 @@ pub struct Inputs {
     pub source: Source,
     /// Which columns of a table they come from.
     pub reading: Option<Reading>,
+    /// Digests of all bytes of the files, if a resumed run is held to these.
+    digests: Vec<String>,
     /// What they mean.
     pub decoder: Arc<dyn Decoder>,
     /// `[decode]` of that decoder, with everything that the data decided.
@@ -138,6 +140,7 @@ impl Inputs {
         let inputs = Self {
             source: opened.source,
             reading: opened.reading,
+            digests: opened.digests,
             decoder,
             decode,
             valid,
@@ -194,12 +197,21 @@ impl Inputs {
             circuit = circuit.part(DENSITY_START);
         }
         Ok(Identity {
-            data: self.source.manifest().digest.clone(),
+            data: self.data_digest(),
             decoder: self.decoder.identity(),
             circuit: circuit.finish(),
             optimizer: json!(spec.learn.optimizer),
             batch: json!(self.batch),
         })
+    }
+
+    /// What the data is: the manifest's digest, and those of whole files where they are asked for.
+    fn data_digest(&self) -> String {
+        let manifest = &self.source.manifest().digest;
+        match &self.digests[..] {
+            [] => manifest.clone(),
+            digests => digests.iter().fold(Digest::new().part(manifest), |all, one| all.part(one)).finish(),
+        }
     }
 
     /// Builds the circuit, from a sample of rows if these decide what it is. `seen` is told from time to time how much of

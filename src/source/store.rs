@@ -95,6 +95,16 @@ impl Shard {
         })
     }
 
+    /// Digest of all its bytes, read a few at a time.
+    pub async fn digest(&self) -> Result<String> {
+        const AT_ONCE: u64 = 4 << 20;
+        let mut digest = Digest::new();
+        for start in (0..self.size).step_by(AT_ONCE as usize) {
+            digest.update(self.range(start..(start + AT_ONCE).min(self.size)).await?);
+        }
+        Ok(digest.finish())
+    }
+
     /// A stretch of the file for a blocking worker. Must be called where a runtime is, and read where none is.
     pub(super) fn reader(&self, range: Range<u64>) -> Result<ShardReader> {
         let handle = Handle::try_current()

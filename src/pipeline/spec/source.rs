@@ -30,6 +30,9 @@ pub struct SourceSpec {
     /// How wide a token is in a flat token file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenWidth>,
+    /// What of the files a resumed run is held to.
+    #[serde(skip_serializing_if = "Compared::is_default")]
+    pub digest: Compared,
     /// Made-up data with a known distribution, instead of files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub synthetic: Option<SyntheticSpec>,
@@ -50,6 +53,24 @@ pub struct ValidateSpec {
     /// No more rows than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<u64>,
+}
+
+/// What of a file must be the same for a run to go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compared {
+    /// Its name, its size, its first and its last 64 KiB.
+    #[default]
+    Ends,
+    /// Every byte, which are all read when it is opened.
+    Whole,
+}
+
+impl Compared {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// What a file is.
@@ -209,6 +230,12 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
             _ => columns,
         },
         tokens: tokens.or((format == Format::Tokens).then_some(TokenWidth::U16)),
+        digest: match section.choice("digest", &[("ends", Compared::Ends), ("whole", Compared::Whole)])? {
+            Some(Compared::Whole) if format == Format::Arrow => {
+                return Err(section.refuse("digest", "has no meaning for a live stream, which comes only once"));
+            }
+            compared => compared.unwrap_or_default(),
+        },
         synthetic: None,
     })
 }

@@ -36,6 +36,7 @@ const FORMAT: Key = key(
     "What the files are",
 );
 const COLUMN_ABOUT: &str = "The one column to read; the field of a JSON line that holds the text";
+const DIGEST_ABOUT: &str = "What of a file a resumed run is held to: size, first and last 64 KiB, or every byte";
 const FIELD_ABOUT: &str = "The former name of `column` for JSON lines";
 const COLUMNS_ABOUT: &str = "The columns to read, one per variable; a name that ends in `*` is a prefix";
 
@@ -62,6 +63,7 @@ pub(super) const SOURCE: Table = Table {
         key("columns", Texts, Means("what can only be meant"), COLUMNS_ABOUT),
         key("field", Text, Means("`column`"), FIELD_ABOUT),
         key("tokens", Word(&["u16", "u32"]), Default, "How wide a token is in a flat token file"),
+        key("digest", Word(&["ends", "whole"]), Value("\"ends\""), DIGEST_ABOUT),
         key(
             "synthetic",
             Other("a section, `[source.synthetic]`"),
