@@ -30,10 +30,18 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
             let _gone = TEXT.try_with(|text| text.replace(format!("{said}{place}")));
         }));
     });
+    TEXT.take(); // of a panic that somebody inside another call caught himself
     DEPTH.set(DEPTH.get() + 1);
     let done = catch_unwind(AssertUnwindSafe(work));
     DEPTH.set(DEPTH.get() - 1);
-    done.map_err(|_| TEXT.take())
+    done.map_err(|panic| match TEXT.take() {
+        // One that another thread handed over had no hook here.
+        text if text.is_empty() => {
+            let said = panic.downcast_ref::<&str>().map(ToString::to_string);
+            said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+        }
+        text => text,
+    })
 }
 
 #[cfg(test)]
@@ -45,6 +53,8 @@ mod tests {
         assert_eq!(quietly(|| 7), Ok(7));
         let nested = quietly(|| quietly(|| panic!("inner {}", 1)).unwrap_or_else(|text| text.len()));
         assert!(nested.is_ok());
+        let handed_over = quietly(|| std::panic::resume_unwind(Box::new("from elsewhere"))).unwrap_err();
+        assert_eq!(handed_over, "from elsewhere");
         let text = quietly(|| -> usize { panic!("row {} is odd", 3) }).unwrap_err();
         assert!(text.starts_with("row 3 is odd (") && text.contains("caught.rs:"), "{text}");
     }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::png_chunks::without_ancillary;
 use super::records::{self, decode_each};
-use super::room::Room;
+use super::room::{Room, Taken};
 use super::ycocg::{
     YCOCG_BINS, YCOCG_R_CATEGORIES, ycocg_from_bins, ycocg_inverse, ycocg_r, ycocg_r_from_categories, ycocg_r_inverse,
     ycocg_r_to_categories, ycocg_to_bins,
@@ -260,7 +260,7 @@ impl ImageDecoder {
 
     /// Decodes a file; an `Err` is the reason why it is bad. Sizes are checked before any pixel is decoded. A category of a
     /// row will take `category_bytes`.
-    fn open(&self, file: &[u8], category_bytes: u64) -> std::result::Result<Pixels, String> {
+    fn open(&self, file: &[u8], category_bytes: u64) -> std::result::Result<Pixels<'_>, String> {
         let format = match image::guess_format(file) {
             Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => format,
             _ => return Err("neither PNG nor JPEG".into()),
@@ -278,7 +278,7 @@ impl ImageDecoder {
         let decoder = reader.into_decoder().map_err(|error| error.to_string())?;
         let (width, height) = decoder.dimensions();
         self.check_size(height as usize, width as usize)?;
-        let copies = if format == ImageFormat::Jpeg { JPEG_COPIES } else { 1 };
+        let copies = if format == ImageFormat::Jpeg && jpeg_is_progressive(&file) { JPEG_COPIES } else { 1 };
         let row_bytes = u64::from(height) * u64::from(width) * self.spec.color.channels() as u64 * (1 + category_bytes);
         let needed = decoder.total_bytes().saturating_mul(copies).saturating_add(row_bytes);
         if needed > self.max_bytes {
@@ -288,14 +288,14 @@ impl ImageDecoder {
                 self.max_bytes >> 20
             ));
         }
-        let _taken = self.room.take(needed);
+        let taken = self.room.take(needed);
         let image = DynamicImage::from_decoder(decoder).map_err(|error| error.to_string())?;
         let bytes = match self.spec.color {
             Color::Grey if image.color().has_color() => grey(image.into_rgb8().as_raw()),
             Color::Grey => image.into_luma8().into_raw(),
             Color::YcocgR | Color::Ycocg | Color::Rgb => image.into_rgb8().into_raw(),
         };
-        Ok(Pixels { height: height as usize, width: width as usize, bytes })
+        Ok(Pixels { height: height as usize, width: width as usize, bytes, _taken: taken })
     }
 
     fn check_size(&self, height: usize, width: usize) -> std::result::Result<(), String> {
@@ -351,11 +351,13 @@ impl Decoder for ImageDecoder {
 }
 
 /// A decoded image, in as many channels as its colours are asked for.
-struct Pixels {
+struct Pixels<'a> {
     height: usize,
     width: usize,
     /// `[height × width × channels]`, channel fastest.
     bytes: Vec<u8>,
+    /// Room for these and for the rows that are made of them, until they are.
+    _taken: Taken<'a>,
 }
 
 /// The nearest of so many shades, evenly spaced from 0 to 255.
@@ -380,6 +382,24 @@ fn grey(rgb: &[u8]) -> Vec<u8> {
         ((2126 * red + 7152 * green + 722 * blue + 5000) / 10_000) as u8
     };
     colours(rgb).map(luma).collect()
+}
+
+/// Returns true if a JPEG is of the kind that refines the whole image again and again.
+fn jpeg_is_progressive(file: &[u8]) -> bool {
+    let mut rest = file.get(2..).unwrap_or_default(); // after the marker that begins it
+    while let [0xff, marker, high, low, ..] = *rest {
+        match marker {
+            0xc2 | 0xc6 | 0xca | 0xce => return true,
+            0xda => return false, // the data begins
+            0xff => rest = &rest[1..],
+            _ => {
+                let length = usize::from(u16::from_be_bytes([high, low]));
+                let Some(after) = rest.get(2 + length..) else { return false };
+                rest = after;
+            }
+        }
+    }
+    false
 }
 
 /// Whether a JPEG reaches its end marker. The decoder would fill up what is missing with grey, and say nothing.

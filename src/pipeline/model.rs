@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::optim::OptimizerSpec;
 use crate::structure::{
     Clusters, HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Spread, Spreads, Tree, Tying, factor_latents,
-    has_densities, hclt, hmm, monarch_hmm, mutual_information_telling, pd, pdhclt_telling, rat_spn, start_densities,
+    has_densities, hclt, hmm_of, monarch_hmm, mutual_information_telling, pd, pdhclt_telling, rat_spn, start_densities,
 };
 
 /// How deep a RAT-SPN is where nothing is said and there are variables enough.
@@ -74,7 +74,7 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>, tell: &(d
                 TyingSpec::Homogeneous => Tying::Homogeneous,
                 TyingSpec::Inhomogeneous => Tying::Inhomogeneous,
             };
-            hmm(num_vars, *latents, shared.clone(), tying)
+            hmm_of(num_vars, *latents, each, tying)
         }
         ModelSpec::MonarchHmm { latents, factors } => {
             let factors = factors.map_or_else(|| factor_latents(*latents), Ok)?;
@@ -361,6 +361,30 @@ mod tests {
         let circuit = build_circuit(&many, &line, Some(&sample), &|_| ()).unwrap();
         let error = initial_params(&many, &circuit, Some(&sample)).unwrap_err().to_string();
         assert!(error.starts_with("circuit") && error.contains("components = 41: more than the 40 rows"), "{error}");
+    }
+
+    #[test]
+    fn real_columns_have_the_origin_and_the_least_width_of_their_own_unless_they_are_tied() {
+        let reals = shape(2, ValueKind::Reals, None);
+        let values: Vec<f32> = (0..200).flat_map(|n| [n as f32 * 1e6, 3.0 + (n % 10) as f32 * 0.01]).collect();
+        let sample = Batch::from_rows(&values, 2).unwrap();
+        let options = |text: &str| {
+            let circuit =
+                build_circuit(&spec(&format!("{text}\nlatents = 2")), &reals, Some(&sample), &|_| ()).unwrap();
+            let inputs = circuit.params().iter().filter_map(|block| match &block.kind {
+                ParamKind::Input(input) => Some(input.options()),
+                ParamKind::Sum { .. } => None,
+            });
+            inputs.map(|o| (o["origin"].as_f64().unwrap(), o["min_sigma"].as_f64().unwrap())).collect::<Vec<_>>()
+        };
+        for text in ["model = \"hclt\"", "model = \"rat-spn\"\nrepetitions = 1", "tying = \"inhomogeneous\""] {
+            let mut found = options(text);
+            found.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let [(near, narrow), (far, wide)] = found[..] else { panic!("{text}: {found:?}") };
+            assert!((near - 3.05).abs() < 0.02 && (far - 1e8).abs() < 2e6, "{text}: {found:?}");
+            assert!(narrow < 1e-3 && wide > 1e5, "{text}: {found:?}");
+        }
+        assert_eq!(options("tying = \"homogeneous\"").len(), 1);
     }
 
     #[test]

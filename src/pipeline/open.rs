@@ -19,7 +19,7 @@ use crate::decode::rows::RowDecoder;
 use crate::decode::text::TextDecoder;
 use crate::decode::tokens::TokenDecoder;
 use crate::decode::{Decoder, ValueKind};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::source::arrow_stream::ArrowStream;
 use crate::source::compressed_tokens::CompressedTokens;
 use crate::source::jsonl::JsonlSource;
@@ -30,7 +30,7 @@ use crate::source::synthetic::{Synthetic, SyntheticSpec};
 use crate::source::token_width::TokenWidth;
 use crate::source::tokens::TokenFiles;
 use crate::source::{
-    Columns, IndexedSource, Manifest, Piece, ReadLimits, Reading, RecordKind, Records, Source, Wanted,
+    BlockSource, Columns, IndexedSource, Manifest, Piece, ReadLimits, Reading, RecordKind, Records, Source, Wanted,
 };
 
 /// Rows that are looked at to count categories.
@@ -334,6 +334,25 @@ impl Opened {
         }
     }
 
+    /// The pieces of a block with its first `wanted` records.
+    async fn first_pieces(&self, source: &Arc<dyn BlockSource>, block: usize, wanted: usize) -> Result<Vec<Piece>> {
+        let fetched = source.fetch(block, self.limits).await?;
+        // Cutting is work, not waiting, and may itself wait for bytes: not on a thread that drives others.
+        let cut = tokio::task::spawn_blocking(move || {
+            let (mut seen, mut pieces) = (0, Vec::new());
+            for piece in fetched.pieces {
+                let piece = piece?;
+                seen += piece.num_records();
+                pieces.push(piece);
+                if seen >= wanted {
+                    break;
+                }
+            }
+            Ok::<_, Error>(pieces)
+        });
+        cut.await.map_err(|e| Error::internal(format!("looking at the first rows: {e}")))?
+    }
+
     /// Shows the first records to `see`, about `records` of them.
     async fn look(&self, records: usize, mut see: impl FnMut(&Piece) -> Result<()>) -> Result<()> {
         match &self.source {
@@ -342,35 +361,26 @@ impl Opened {
                 rows.chunks(1024).try_for_each(|rows| see(&source.gather(rows)?))
             }
             Source::Blocks(source) => {
-                let mut left = records;
+                let (mut left, mut damaged) = (records, None);
                 for block in 0..source.blocks().len() {
-                    let fetched = source.fetch(block, self.limits).await?;
-                    // Cutting is work, not waiting, and may itself wait for bytes: not on a thread that drives others.
-                    let wanted = left;
-                    let pieces = tokio::task::spawn_blocking(move || {
-                        let mut seen = 0;
-                        let mut pieces = Vec::new();
-                        for piece in fetched.pieces {
-                            let piece = piece?;
-                            seen += piece.num_records();
-                            pieces.push(piece);
-                            if seen >= wanted {
-                                break;
+                    match self.first_pieces(source, block, left).await {
+                        Ok(pieces) => {
+                            for piece in pieces {
+                                see(&piece)?;
+                                left = left.saturating_sub(piece.num_records());
                             }
                         }
-                        Ok::<_, Error>(pieces)
-                    });
-                    let pieces =
-                        pieces.await.map_err(|e| Error::internal(format!("looking at the first rows: {e}")))??;
-                    for piece in pieces {
-                        see(&piece)?;
-                        left = left.saturating_sub(piece.num_records());
+                        // What a damaged block means for the run is decided when it is read (`on_bad`).
+                        Err(error) if matches!(error.kind(), ErrorKind::Data | ErrorKind::Format) => {
+                            damaged.get_or_insert(error);
+                        }
+                        Err(error) => return Err(error),
                     }
                     if left == 0 {
                         break;
                     }
                 }
-                Ok(())
+                damaged.filter(|_| left == records).map_or(Ok(()), Err) // unless nothing could be seen
             }
             Source::Live(_) => Err(Error::option(
                 "a live stream comes only once, so its first rows cannot be looked at: say decode.kind, and decode.cats \

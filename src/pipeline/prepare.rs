@@ -6,11 +6,10 @@
 use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::sync::Mutex;
 
 use super::detached::detached;
 pub use super::machine::{Machine, Placed};
@@ -24,7 +23,7 @@ use super::spec::{
     show_size,
 };
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
-use crate::batcher::{BadPolicy, BatchSpec};
+use crate::batcher::{BadPolicy, BatchSpec, OnBad};
 use crate::circuit::{Circuit, Params};
 use crate::data::{Batch, Cursor, Digest, Item};
 use crate::decode::{Decoder, ValueKind};
@@ -65,7 +64,7 @@ pub struct Inputs {
     /// The stream of a source that comes only once, if its first rows have been looked at already.
     begun: Arc<Mutex<Option<Stream>>>,
     /// What was found on the way that a user should know.
-    notes: Arc<std::sync::Mutex<Vec<String>>>,
+    notes: Arc<Mutex<Vec<String>>>,
 }
 
 /// Rows to validate on.
@@ -117,7 +116,9 @@ impl HeldOut {
     pub fn open(&self, inputs: &Inputs) -> Result<Stream> {
         let batch = BatchSpec { shuffle: false, drop_last: false, ..inputs.batch.clone() };
         let memory = (inputs.stream.memory / 2).max(LEAST_MEMORY);
-        let options = StreamOptions { epochs: Some(1), memory, ..inputs.stream.clone() };
+        // What a record may be is as in training: a row that can be learned from can be looked at.
+        let limits = inputs.stream.read_limits();
+        let options = StreamOptions { epochs: Some(1), memory, limits: Some(limits), ..inputs.stream.clone() };
         Stream::open(&self.source, &inputs.decoder, &batch, &options, Cursor::default())
     }
 }
@@ -164,6 +165,7 @@ impl Inputs {
                     max_bad_fraction: stages.max_bad_fraction,
                 },
                 epochs: None,
+                limits: None,
             },
         };
         if let Some(valid) = &inputs.valid {
@@ -196,9 +198,15 @@ impl Inputs {
         } else if input_kind(&spec.circuit, self.decoder.shape().values) != InputKind::Categorical {
             circuit = circuit.part(DENSITY_START);
         }
+        let mut decoder = self.decoder.identity();
+        let (memory, default) = (self.stream.memory, StreamOptions::default().memory);
+        if self.stream.bad.on_bad != OnBad::Fail && memory != default {
+            // Records that are left out for their size count in no window: other limits would be other rows.
+            decoder += &format!(" memory={memory}");
+        }
         Ok(Identity {
             data: self.data_digest(),
-            decoder: self.decoder.identity(),
+            decoder,
             circuit: circuit.finish(),
             optimizer: json!(spec.learn.optimizer),
             batch: json!(self.batch),
@@ -256,7 +264,7 @@ impl Inputs {
         };
         let notes = coarse.map(|var| {
             format!(
-                "{}: values about {:e} are read as f32, which tells no more than {:.0} apart: subtract an offset first",
+                "{}: values about {:e} are read as f32, which tells values {:.0e} apart: subtract an offset first",
                 name(var),
                 spreads.of(var).centre,
                 f64::from(f32::EPSILON) * spreads.of(var).centre.abs()
@@ -278,12 +286,11 @@ impl Inputs {
     pub async fn sample(&self, rows: u64) -> Result<Batch> {
         let sample = match self.source {
             Source::Live(_) => {
-                let mut begun = self.begun.lock().await;
-                let stream = match &mut *begun {
-                    Some(stream) => stream,
-                    empty => empty.insert(self.open_stream(Some(1), Cursor::default())?),
-                };
-                stream.look_ahead(rows).await?
+                let begun = self.take_begun();
+                let mut stream = begun.map_or_else(|| self.open_stream(Some(1), Cursor::default()), Ok)?;
+                let seen = stream.look_ahead(rows).await;
+                *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+                seen?
             }
             _ => some_rows(&mut self.open_stream(Some(1), Cursor::default())?, 0, rows).await?,
         };
@@ -291,11 +298,14 @@ impl Inputs {
     }
 
     /// The stream that is learned from, from `start` on: the one whose first rows were looked at, if they come only once.
-    pub async fn stream(&self, epochs: Option<u64>, start: Cursor) -> Result<Stream> {
-        match self.begun.lock().await.take() {
-            Some(begun) => Ok(begun),
-            None => self.open_stream(epochs, start),
-        }
+    pub fn stream(&self, epochs: Option<u64>, start: Cursor) -> Result<Stream> {
+        // Only a run that begins looks ahead: one that goes on has its circuit and its parameters.
+        let begun = self.take_begun().filter(|_| start == Cursor::default());
+        begun.map_or_else(|| self.open_stream(epochs, start), Ok)
+    }
+
+    fn take_begun(&self) -> Option<Stream> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn open_stream(&self, epochs: Option<u64>, start: Cursor) -> Result<Stream> {

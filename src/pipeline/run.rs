@@ -153,7 +153,7 @@ async fn train_from(
         warn_unwritten(observer, &error);
     }
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
-    let run = Run::new(&spec, inputs, learner, place, memory, stop, observer).await?;
+    let run = Run::new(&spec, inputs, learner, place, memory, stop, observer)?;
     Run { files: Some(files), ..run }.until_the_end(&options.name, resumed_from).await
 }
 
@@ -171,7 +171,7 @@ pub async fn rehearse(
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, None)?;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
-    let run = Run::new(spec, inputs, learner, place, Memory::default(), stop, observer).await?;
+    let run = Run::new(spec, inputs, learner, place, Memory::default(), stop, observer)?;
     run.until_the_end(name, None).await
 }
 
@@ -323,7 +323,7 @@ struct Rate {
 
 impl<'a> Run<'a> {
     /// A run from where the learner is, without files.
-    async fn new(
+    fn new(
         spec: &'a PipelineSpec,
         inputs: &'a Inputs,
         learner: Learner,
@@ -337,7 +337,7 @@ impl<'a> Run<'a> {
         Ok(Self {
             spec,
             inputs,
-            stream: inputs.stream(spec.learn.epochs, progress.cursor.clone()).await?,
+            stream: inputs.stream(spec.learn.epochs, progress.cursor.clone())?,
             learner,
             place,
             observer,

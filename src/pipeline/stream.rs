@@ -34,7 +34,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::order::{EpochPlan, rows_of_epoch};
 use crate::source::{Arrived, BlockSource, Fetched, IndexedSource, Piece, ReadLimits, Source};
 
-/// How the stages run. None of it changes the batches.
+/// How the stages run. None of it changes the batches, but that records which are too large for the memory are bad.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamOptions {
     /// Bytes that the whole pipeline may hold.
@@ -47,12 +47,21 @@ pub struct StreamOptions {
     pub bad: BadPolicy,
     /// Ends the stream after this many epochs, counted from the very beginning; `None` goes on for ever.
     pub epochs: Option<u64>,
+    /// What sizes records and pages may have; `None` follows from `memory`.
+    pub limits: Option<ReadLimits>,
+}
+
+impl StreamOptions {
+    /// What sizes records and pages may have.
+    pub fn read_limits(&self) -> ReadLimits {
+        self.limits.unwrap_or_else(|| ReadLimits::of_memory(PIECE_BYTES as usize, self.memory))
+    }
 }
 
 impl Default for StreamOptions {
     fn default() -> Self {
         let workers = thread::available_parallelism().map_or(2, usize::from).min(8);
-        Self { memory: 256 << 20, workers, prefetch: 2, bad: BadPolicy::default(), epochs: None }
+        Self { memory: 256 << 20, workers, prefetch: 2, bad: BadPolicy::default(), epochs: None, limits: None }
     }
 }
 
@@ -107,7 +116,7 @@ impl Stream {
         let batcher =
             Batcher::new(batch, options.bad, decoder.shape().clone(), arrival, options.memory / 2, start.clone())?;
 
-        let limits = ReadLimits::of_memory(PIECE_BYTES as usize, options.memory);
+        let limits = options.read_limits();
         let (plan, planned) = bounded(options.prefetch.max(1));
         let (work, to_do) = bounded(options.workers.max(1) * 2);
         let (done, finished) = bounded(options.workers.max(1) * 2);

@@ -93,9 +93,12 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     let mut region = REGIONS.load(Ordering::Acquire);
     // SAFETY: pointers in the list are null or come from `Box::leak` in `watch`: they are valid for ever.
     while let Some(found) = unsafe { region.as_ref() } {
-        if (found.start.load(Ordering::Acquire)..found.end).contains(&address) && put_zeros(found, address) {
+        if (found.start.load(Ordering::Acquire)..found.end).contains(&address) {
+            // Before the zeros: another thread that reads them without a signal must find it said.
             found.lost.store(true, Ordering::Release);
-            return; // to the same instruction, which now reads zeros
+            if put_zeros(found, address) {
+                return; // to the same instruction, which now reads zeros
+            }
         }
         region = found.next.load(Ordering::Acquire);
     }

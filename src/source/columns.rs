@@ -443,8 +443,11 @@ fn choose_only(schema: &Schema, wanted: Wanted) -> Result<Columns> {
             (named(schema, "image", RecordKind::Image).or_else(|| only(schema, image)), "images")
         }
         Wanted::Rows => {
-            let numbers = || Some(numbers_of(schema)).filter(|numbers| !numbers.is_empty()).map(Columns::Many);
-            (only(schema, |form, _| form == Form::Lists).or_else(numbers), "numbers or lists of numbers")
+            let lists = |form, _| form == Form::Lists;
+            let has_list =
+                schema.fields().iter().any(|field| usable(field).is_some_and(|(form, ..)| form == Form::Lists));
+            let numbers = Some(numbers_of(schema)).filter(|numbers| !numbers.is_empty() && !has_list);
+            (only(schema, lists).or(numbers.map(Columns::Many)), "rows")
         }
         Wanted::Lists => (only(schema, |form, _| form == Form::Lists), "lists of numbers"),
     };
@@ -486,7 +489,8 @@ fn what_would_work(schema: &Schema) -> String {
     };
     ways.extend(one_of(&text.map(|field| field.name().as_str()).into_iter().collect::<Vec<_>>(), "a text"));
     ways.extend(one_of(&of_form(Form::Lists), "a list of numbers"));
-    ways.extend(one_of(&of_form(Form::Images), "images"));
+    let images = schema.fields().iter().filter(|f| usable(f).is_some_and(|(_, kind, _)| kind == RecordKind::Image));
+    ways.extend(one_of(&images.map(|field| field.name().as_str()).collect::<Vec<_>>(), "images"));
     let numbers = of_form(Form::Numbers);
     if !numbers.is_empty() {
         let shown: Vec<String> = numbers.iter().take(LISTED).map(|name| format!("\"{name}\"")).collect();
@@ -604,6 +608,12 @@ mod tests {
             error.contains("(--column name) for a text, or source.columns = [\"age\", \"size\"] (--columns)"),
             "{error}"
         );
+        let bytes: ArrayRef = Arc::new(BinaryArray::from(vec![&b"x"[..]]));
+        let error = refused(&batch(vec![("a", bytes.clone()), ("b", bytes)]));
+        assert!(error.contains("source.column = \"a\" or another (--column a) for images"), "{error}");
+        let two = batch(vec![("a", list()), ("b", list()), ("id", ints(&[1, 2, 3, 4]))]);
+        let error = Binding::new(&two.schema(), &Columns::Only(Wanted::Rows)).unwrap_err().to_string();
+        assert!(error.starts_with("say which column holds the rows"), "{error}");
         let error = refused(&batch(vec![("a", list()), ("b", list())]));
         assert!(error.contains("source.column = \"a\" or another (--column a) for a list of numbers"), "{error}");
     }

@@ -176,7 +176,7 @@ impl ParquetSource {
             limits,
         };
         for chunk in self.chunks(group, &buffers) {
-            let most_rows = check_pages(chunk, file.binding.number_bytes(), &limits);
+            let most_rows = check_pages(chunk, group.rows.end - group.rows.start, file.binding.number_bytes(), &limits);
             piece_rows = piece_rows.min(most_rows.map_err(|why| pieces.damaged(&why))?);
         }
         let decoder = guarded(|| {

@@ -10,6 +10,9 @@ use super::limits::ReadLimits;
 /// A dictionary of values, by its number in the format.
 const DICTIONARY_PAGE: i64 = 2;
 
+/// A page of data in the second version of the format.
+const DATA_PAGE_V2: i64 = 3;
+
 /// Values that share their beginnings: each may be as long as the whole page.
 const DELTA_BYTE_ARRAY: i64 = 7;
 
@@ -23,13 +26,33 @@ struct Header {
     /// Bytes after decompression.
     bytes: i64,
     compressed_bytes: i64,
+    /// Of data, of a dictionary, of data in the second version: only that of the page's own kind counts.
+    inner: [Inner; 3],
+}
+
+/// The header of one kind of page inside a page header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Inner {
     num_values: i64,
     encoding: i64,
 }
 
-/// Refuses a chunk with a page that is too large; `value_bytes` is what one value takes at least. Returns how many rows
-/// may be read at once, so that values which share their beginnings do not become too large together.
-pub(super) fn check_pages(chunk: &[u8], value_bytes: u64, limits: &ReadLimits) -> Result<u64, String> {
+impl Header {
+    fn own(&self) -> Inner {
+        match self.kind {
+            DICTIONARY_PAGE => self.inner[1],
+            DATA_PAGE_V2 => self.inner[2],
+            _ => self.inner[0],
+        }
+    }
+}
+
+/// Refuses a chunk of `num_rows` rows with a page that is too large; `value_bytes` is what one value takes at least. Returns
+/// how many rows may be read at once, so that values which share their beginnings do not become too large together.
+///
+/// Values may be many in few bytes, as long lists of one value are. They are read some rows at a time, so only a page whose
+/// rows are too large on average is refused for them.
+pub(super) fn check_pages(chunk: &[u8], num_rows: u64, value_bytes: u64, limits: &ReadLimits) -> Result<u64, String> {
     let mut rest = chunk;
     let mut most_rows = u64::MAX;
     while !rest.is_empty() {
@@ -37,12 +60,19 @@ pub(super) fn check_pages(chunk: &[u8], value_bytes: u64, limits: &ReadLimits) -
         let Some(header) = thrift.header() else { break };
         let negative = |_| String::from("a page of negative size");
         let bytes = u64::try_from(header.bytes).map_err(negative)?;
-        let num_values = u64::try_from(header.num_values).map_err(negative)?;
-        limits.check_part("a page", bytes.max(num_values.saturating_mul(value_bytes)))?;
+        let Inner { num_values, encoding } = header.own();
+        let num_values = u64::try_from(num_values).map_err(negative)?;
+        limits.check_part("a page", bytes)?;
+        let values_bytes = num_values.saturating_mul(value_bytes);
+        if values_bytes > limits.part_bytes {
+            let of_a_row = values_bytes / num_rows.max(1);
+            limits.check_record(of_a_row)?;
+            most_rows = most_rows.min((limits.part_bytes / of_a_row.max(1)).max(1));
+        }
         if header.kind == DICTIONARY_PAGE && num_values > bytes {
             return Err(format!("a dictionary of {num_values} values in {bytes} bytes"));
         }
-        if header.encoding == DELTA_BYTE_ARRAY {
+        if encoding == DELTA_BYTE_ARRAY {
             most_rows = most_rows.min((limits.part_bytes / bytes.max(1)).max(1));
         }
         let compressed = usize::try_from(header.compressed_bytes).map_err(negative)?;
@@ -63,12 +93,14 @@ impl Thrift<'_> {
         let mut field = 0;
         while let Some(kind) = self.field(&mut field)? {
             match (field, kind) {
-                (1, 5) => header.kind = self.integer()?,
-                (2, 5) => header.bytes = self.integer()?,
-                (3, 5) => header.compressed_bytes = self.integer()?,
-                // Of data, of a dictionary, of data in the second version: the number of values comes first in all.
-                (5 | 7, 12) => self.inner(&mut header, 2)?,
-                (8, 12) => self.inner(&mut header, 4)?,
+                // Integers of any width, as the reader takes them.
+                (1, 4..=6) => header.kind = self.integer()?,
+                (2, 4..=6) => header.bytes = self.integer()?,
+                (3, 4..=6) => header.compressed_bytes = self.integer()?,
+                // The number of values comes first in all kinds.
+                (5, 12) => header.inner[0] = self.inner(2)?,
+                (7, 12) => header.inner[1] = self.inner(2)?,
+                (8, 12) => header.inner[2] = self.inner(4)?,
                 (_, kind) => self.skip(kind, 0)?,
             }
         }
@@ -76,16 +108,17 @@ impl Thrift<'_> {
     }
 
     /// The header of a kind of page; `encoding` is the number of that field.
-    fn inner(&mut self, header: &mut Header, encoding: i64) -> Option<()> {
+    fn inner(&mut self, encoding: i64) -> Option<Inner> {
+        let mut inner = Inner::default();
         let mut field = 0;
         while let Some(kind) = self.field(&mut field)? {
             match (field, kind) {
-                (1, 5) => header.num_values = self.integer()?,
-                (number, 5) if number == encoding => header.encoding = self.integer()?,
+                (1, 4..=6) => inner.num_values = self.integer()?,
+                (number, 4..=6) if number == encoding => inner.encoding = self.integer()?,
                 (_, kind) => self.skip(kind, 0)?,
             }
         }
-        Some(())
+        Some(inner)
     }
 
     /// The kind of the next field, whose number is left in `field`; `Some(None)` at the end of the struct.
@@ -207,20 +240,24 @@ mod tests {
     #[test]
     fn every_page_is_seen_and_one_that_is_too_large_refused() {
         let good = [page(900, 10, 0, b"abc"), page(1000, 100, 0, b"")].concat();
-        assert_eq!(check_pages(&good, 4, &LIMITS), Ok(u64::MAX));
+        assert_eq!(check_pages(&good, 10, 4, &LIMITS), Ok(u64::MAX));
         let large = [good.clone(), page(1001, 1, 0, b"x")].concat();
-        assert!(check_pages(&large, 4, &LIMITS).unwrap_err().starts_with("a page takes 1001 bytes"));
+        assert!(check_pages(&large, 10, 4, &LIMITS).unwrap_err().starts_with("a page takes 1001 bytes"));
         let many = [good.clone(), page(1, 251, 0, b"x")].concat();
-        assert!(check_pages(&many, 4, &LIMITS).unwrap_err().starts_with("a page takes 1004 bytes"));
-        assert!(check_pages(&page(-1, 1, 0, b"x"), 4, &LIMITS).is_err());
+        assert_eq!(check_pages(&many, 10, 4, &LIMITS), Ok(10), "rows of a hundred bytes, ten at a time");
+        assert!(check_pages(&many, 2, 4, &LIMITS).unwrap_err().starts_with("a record of 502 bytes"));
+        let mut wide = page(1001, 1, 0, b"x");
+        wide[2] = 0x16; // the same number as an integer of eight bytes
+        assert!(check_pages(&wide, 10, 4, &LIMITS).is_err());
+        assert!(check_pages(&page(-1, 1, 0, b"x"), 10, 4, &LIMITS).is_err());
         let shared = [good, page(300, 1, DELTA_BYTE_ARRAY, b"x")].concat();
-        assert_eq!(check_pages(&shared, 4, &LIMITS), Ok(3));
+        assert_eq!(check_pages(&shared, 10, 4, &LIMITS), Ok(3));
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_looked_at_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = check_pages(&bytes, 4, &LIMITS);
+            let _ = check_pages(&bytes, 10, 4, &LIMITS);
         }
     }
 }

@@ -27,7 +27,7 @@ const JITTER: f64 = 0.05;
 /// Distances count a variable up to this many widths: an outlier is one row, not all of the distance.
 const FAR: f32 = 4.0;
 
-/// About how many squared differences choosing may cost; beyond, fewer rows are looked at.
+/// About how many squared differences choosing may cost; beyond, fewer rows are looked at, but four for every unit.
 const MOST_DIFFERENCES: usize = 1 << 31;
 
 /// Numbers of a sample that are looked at.
@@ -116,7 +116,11 @@ pub fn start_densities(circuit: &Circuit, rows: &Batch, seed: u64, params: &mut 
     let candidates = Candidates::of_rows(rows, &spreads);
     // Rows for the first, second, … input of a variable: a circuit that sees a variable in several places sees several parts
     // of the data.
-    let mut chosen: Vec<Vec<usize>> = Vec::new();
+    let chosen: Vec<Vec<usize>> = most_units_by_place(circuit, &uses)
+        .into_iter()
+        .enumerate()
+        .map(|(place, units)| candidates.choose(units, &mut Rng::stream(seed ^ SEED_OF_ROWS, place as u64)))
+        .collect();
     let mut seen = vec![0; circuit.num_vars()];
     for param in circuit.param_ids() {
         let ParamKind::Input(distribution) = &circuit.params()[param.index()].kind else { continue };
@@ -130,10 +134,6 @@ pub fn start_densities(circuit: &Circuit, rows: &Batch, seed: u64, params: &mut 
             Use::One(var) => {
                 let place = seen[var];
                 seen[var] += 1;
-                chosen.resize_with(chosen.len().max(place + 1), Vec::new);
-                if chosen[place].len() < units {
-                    chosen[place] = candidates.choose(units, &mut Rng::stream(seed ^ SEED_OF_ROWS, place as u64));
-                }
                 let spread = spreads.of(var);
                 let value = |&at: &usize| candidates.value(rows, at, var).unwrap_or(spread.centre);
                 (chosen[place].iter().map(value).collect(), spread)
@@ -188,6 +188,21 @@ fn uses_of_inputs(circuit: &Circuit) -> Vec<Use> {
         }
     }
     uses
+}
+
+/// For the first, second, … density of the variables, the most units that one has.
+fn most_units_by_place(circuit: &Circuit, uses: &[Use]) -> Vec<usize> {
+    let mut seen = vec![0; circuit.num_vars()];
+    let mut most = Vec::new();
+    for param in circuit.param_ids() {
+        let ParamKind::Input(distribution) = &circuit.params()[param.index()].kind else { continue };
+        if let (Use::One(var), false) = (uses[param.index()], distribution.is_table()) {
+            most.resize(most.len().max(seen[var] + 1), 0);
+            most[seen[var]] = circuit.layout().block(param).units().max(most[seen[var]]);
+            seen[var] += 1;
+        }
+    }
+    most
 }
 
 /// Every `step`-th value of a variable that is not missing.

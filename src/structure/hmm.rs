@@ -36,6 +36,16 @@ pub enum Tying {
 /// ```
 #[expect(clippy::needless_pass_by_value, reason = "callers hand over a fresh `Arc`, as to the builder")]
 pub fn hmm(length: usize, latents: usize, distribution: Arc<dyn Distribution>, tying: Tying) -> Result<Circuit> {
+    hmm_of(length, latents, |_| distribution.clone(), tying)
+}
+
+/// The same with a distribution for each emission block: of every variable, or of the first for all if they are tied.
+pub fn hmm_of(
+    length: usize,
+    latents: usize,
+    distribution: impl Fn(usize) -> Arc<dyn Distribution>,
+    tying: Tying,
+) -> Result<Circuit> {
     at_least_one("length", length)?;
     at_least_one("latents", latents)?;
     let mut circuit = CircuitBuilder::new(length);
@@ -43,7 +53,7 @@ pub fn hmm(length: usize, latents: usize, distribution: Arc<dyn Distribution>, t
     let tied = |step: usize| if tying == Tying::Homogeneous { 0 } else { step };
     let blocks = |steps: usize| if steps == 0 { 0 } else { tied(steps - 1) + 1 };
     let emissions: Vec<_> =
-        (0..blocks(length)).map(|_| circuit.input_param(latents, distribution.clone())).collect::<Result<_>>()?;
+        (0..blocks(length)).map(|var| circuit.input_param(latents, distribution(var))).collect::<Result<_>>()?;
     let transitions: Vec<_> =
         (0..blocks(length - 1)).map(|_| circuit.sum_param(latents, latents)).collect::<Result<_>>()?;
     let initial = circuit.sum_param(1, latents)?;
