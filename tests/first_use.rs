@@ -323,5 +323,5 @@ fn a_structure_is_heard_of_while_it_is_learned_and_few_updates_are_worth_a_word(
     let before = run.iter().position(|event| event["event"] == "structure").unwrap();
     assert!(before < run.iter().position(|event| event["event"] == "started").unwrap());
     let warning = event(&run, "warning")["message"].as_str().unwrap();
-    assert!(warning.contains("1 epoch of 1500 rows in batches of 512 make only 3 updates"), "{warning}");
+    assert!(warning.contains("1 epoch of 1500 rows in batches of 512 makes only 3 updates"), "{warning}");
 }

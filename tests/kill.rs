@@ -163,7 +163,8 @@ fn a_signal_finishes_the_update_writes_a_checkpoint_and_exits_with_zero() {
     let (file, out) = (folder.path().join("endless.toml"), folder.path().join("run"));
     std::fs::write(&file, ENDLESS).unwrap();
     let mut last_step = 0;
-    for signal in ["-TERM", "-INT", "-HUP"] {
+    // A terminal that is closed sends SIGHUP twice, and a service manager may send two kinds at once: one request.
+    for signals in [&["-TERM"][..], &["-INT"], &["-HUP"], &["-HUP", "-HUP"], &["-TERM", "-HUP"]] {
         let child = start(&file, &out);
         let deadline = Instant::now() + Duration::from_secs(60);
         // Until it has learned something new.
@@ -172,8 +173,10 @@ fn a_signal_finishes_the_update_writes_a_checkpoint_and_exits_with_zero() {
             thread::sleep(Duration::from_millis(20));
         }
         let before = newest_step(&out);
-        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
-        finish(child, signal); // exit code 0
+        let kill = |signal: &&str| Command::new("kill").args([*signal, &child.id().to_string()]).status();
+        assert!(kill(&signals[0]).unwrap().success());
+        let _gone = signals[1..].iter().map(kill).collect::<Vec<_>>(); // it may have ended by then
+        finish(child, signals[0]); // exit code 0
         last_step = newest_step(&out);
         assert!(last_step >= before);
         anemone::learner::checkpoint::load(&last_checkpoint(&out)).unwrap();
@@ -296,6 +299,29 @@ fn idle_connections_do_not_keep_a_run_from_its_last_checkpoint() {
     drop(connections);
     reader.join().unwrap();
     anemone::learner::checkpoint::load(&last_checkpoint(&out)).unwrap();
+}
+
+/// The folder is renamed while the run goes on: it is made again, with all that a resume needs.
+#[test]
+fn a_run_whose_folder_was_moved_goes_on_in_a_new_one_that_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let (file, out) = (folder.path().join("endless.toml"), folder.path().join("run"));
+    std::fs::write(&file, ENDLESS).unwrap();
+    let mut child = Running(Some(start(&file, &out)));
+    wait_for_step_after(&out, 0);
+    std::fs::rename(&out, folder.path().join("moved")).unwrap();
+    wait_for_step_after(&out, 0);
+    thread::sleep(Duration::from_millis(700)); // a line of metrics comes twice a second
+    child.send("-TERM");
+    child.ends_well("the run");
+    let metrics = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+    assert!(metrics.lines().count() > 0);
+    let output = Command::new(env!("CARGO_BIN_EXE_anemone"))
+        .args(["train", "--resume", "--set", "learn.batches=1", "--out"])
+        .arg(&out)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// The folder is renamed and another run begins in its place: two writers would mix their checkpoints.

@@ -71,6 +71,7 @@ impl Run {
             resume: self.resume,
             force_resume: self.force_resume,
             machine: Machine { threads: Some(self.threads), precision: self.precision, ..Machine::default() },
+            every_look: false,
         };
         let stop = Stop::new();
         let mut watcher = Watcher { stop: stop.clone(), stop_at: self.stop_at, events: vec![] };
@@ -283,32 +284,42 @@ impl Observer for Remover {
 }
 
 #[test]
-fn held_out_rows_that_went_away_do_not_end_a_run() {
-    let run = Run::new();
-    let (file, held_out) = (run.out.path().join("a.parquet"), run.out.path().join("b.parquet"));
-    for path in [&file, &held_out] {
-        shards::write_rows(path, (0..4000).map(|i| (i * i % 3) as u8).collect(), 4, 50);
-    }
-    let pipeline = format!(
-        "[source]\nfiles = '{}'\n[batch]\nrows = 50\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nepochs = 2\n[validate]\n\
+fn held_out_rows_that_went_away_end_a_run_only_if_every_look_counts() {
+    for every_look in [false, true] {
+        let run = Run::new();
+        let (file, held_out) = (run.out.path().join("a.parquet"), run.out.path().join("b.parquet"));
+        for path in [&file, &held_out] {
+            shards::write_rows(path, (0..4000).map(|i| (i * i % 3) as u8).collect(), 4, 50);
+        }
+        let pipeline = format!(
+            "[source]\nfiles = '{}'\n[batch]\nrows = 50\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nepochs = 2\n[validate]\n\
          files = '{}'\n",
-        file.display(),
-        held_out.display()
-    );
-    let spec = PipelineSpec::parse(&pipeline, "test.toml").unwrap();
-    let options = TrainOptions {
-        name: "test".into(),
-        out: run.out.path().join("run"),
-        resume: false,
-        force_resume: false,
-        machine: Machine { threads: Some(1), ..Machine::default() },
-    };
-    let mut remover = Remover { file: held_out, warnings: vec![] };
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let finished = runtime.block_on(train(&spec, &options, &Stop::new(), &mut remover)).unwrap();
-    assert_eq!((finished.step, finished.epoch), (40, 2));
-    assert!(remover.warnings.iter().any(|text| text.contains("held-out rows could not")), "{:?}", remover.warnings);
-    assert_eq!(run.last().meta.progress.step, 40, "what was learned is saved");
+            file.display(),
+            held_out.display()
+        );
+        let spec = PipelineSpec::parse(&pipeline, "test.toml").unwrap();
+        let options = TrainOptions {
+            name: "test".into(),
+            out: run.out.path().join("run"),
+            resume: false,
+            force_resume: false,
+            machine: Machine { threads: Some(1), ..Machine::default() },
+            every_look,
+        };
+        let mut remover = Remover { file: held_out, warnings: vec![] };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let finished = runtime.block_on(train(&spec, &options, &Stop::new(), &mut remover));
+        if every_look {
+            let error = finished.unwrap_err().to_string();
+            assert!(error.contains("validate") && error.contains("b.parquet"), "{error}");
+            assert!(run.last().meta.progress.step > 0, "what was learned is saved");
+            continue;
+        }
+        let finished = finished.unwrap();
+        assert_eq!((finished.step, finished.epoch), (40, 2));
+        assert!(remover.warnings.iter().any(|text| text.contains("held-out rows could not")), "{:?}", remover.warnings);
+        assert_eq!(run.last().meta.progress.step, 40, "what was learned is saved");
+    }
 }
 
 #[test]

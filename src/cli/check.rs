@@ -16,7 +16,9 @@ use super::train::MachineArgs;
 use crate::circuit::Circuit;
 use crate::error::Result;
 use crate::pipeline::model::{MemoryEstimate, estimate};
+use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::prepare::{Inputs, Machine};
+use crate::pipeline::run::check_end;
 use crate::pipeline::spec::{PipelineSpec, show_size};
 use crate::source::Source;
 
@@ -30,7 +32,7 @@ pub(super) struct CheckArgs {
     /// One JSON object instead of a table
     #[arg(long)]
     json: bool,
-    /// Print the resolved pipeline, every default written out, and do nothing else
+    /// Print the pipeline with every default written out, but for what the data decides, and do nothing else
     #[arg(long)]
     resolved: bool,
 }
@@ -47,6 +49,17 @@ pub(super) fn run(args: &CheckArgs) -> Outcome {
     say(text)
 }
 
+/// Shows warnings and nothing else.
+struct Warnings;
+
+impl Observer for Warnings {
+    fn event(&mut self, event: &Event) {
+        if let Event::Warning(text) = event {
+            note(format_args!("warning: {text}"));
+        }
+    }
+}
+
 /// What was found.
 struct Found {
     inputs: Inputs,
@@ -57,6 +70,7 @@ struct Found {
 }
 
 async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
+    check_end(spec, &mut Warnings)?;
     let inputs = Inputs::open(spec).await?;
     let first = match inputs.source {
         Source::Live(_) => None,
@@ -159,7 +173,7 @@ impl Found {
             },
             "optimizer": spec.learn.optimizer,
             "memory": self.memory,
-            "resolved": spec,
+            "resolved": self.inputs.resolved(spec),
         })
         .to_string()
     }
@@ -169,7 +183,7 @@ fn describe_batch(spec: &PipelineSpec, first: Option<usize>) -> String {
     let order = if spec.batch.shuffle { "shuffled" } else { "in order" };
     let first = match first {
         Some(rows) => format!("the first has {} and fits the circuit", thousands(rows as u64)),
-        None => "none was read: a live stream comes once".to_string(),
+        None => "those of a live stream, which comes once, are not checked".to_string(),
     };
     format!("{} rows, {order}, seed {}; {first}", thousands(spec.batch.rows as u64), spec.batch.seed)
 }

@@ -169,6 +169,7 @@ pub(super) fn run(args: &TrainArgs) -> Outcome {
         resume: args.resume || args.force_resume,
         force_resume: args.force_resume,
         machine,
+        every_look: false,
     };
     let trained = runtime()?.block_on(async {
         let stop = Stop::new();

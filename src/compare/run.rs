@@ -258,13 +258,14 @@ impl Running<'_> {
             return Ok(Some(result));
         }
         audience.begins(task);
-        let start = self.starts_from(task.seed).await?;
+        let start = self.starts_from(task.seed, audience).await?;
         let options = TrainOptions {
             name: task.contender.clone(),
             out: folder.path().to_path_buf(),
             resume: true,
             force_resume: false,
             machine: self.options.machine.clone(),
+            every_look: true,
         };
         let mut recorder = Recorder::new(&folder, &mut *audience);
         let finished = train_on(&pipeline, &inputs, start.circuit, &options, self.stop, &mut recorder).await;
@@ -289,14 +290,15 @@ impl Running<'_> {
     }
 
     /// The circuit of a seed with how likely held-out rows are before anybody learned.
-    async fn starts_from(&mut self, seed: u64) -> Result<Start> {
+    async fn starts_from(&mut self, seed: u64, audience: &mut dyn Audience) -> Result<Start> {
         if let Some(start) = self.starts.iter().find(|start| start.seed == seed) {
             return Ok(start.clone());
         }
         let shared = self.spec.shared(seed)?;
         let mut inputs = self.inputs.clone();
         inputs.batch.seed = seed;
-        let circuit = Arc::new(inputs.build_circuit(&shared, &mut |_| ()).await?);
+        let mut seen = |share| audience.event(&Event::Structure { share });
+        let circuit = Arc::new(inputs.build_circuit(&shared, &mut seen).await?);
         let (mut placed, _) = inputs.build_learner(&shared, &circuit, &self.options.machine, None).await?;
         let mut point = Point::default();
         if let Some(valid) = &inputs.valid {

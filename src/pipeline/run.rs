@@ -51,6 +51,8 @@ pub struct TrainOptions {
     pub force_resume: bool,
     /// The device and what it may use.
     pub machine: Machine,
+    /// Held-out rows that cannot be read end the run, instead of being a warning: a curve with holes is no result.
+    pub every_look: bool,
 }
 
 /// Lines of `metrics.jsonl` are at least this far apart, except for those that carry a validation.
@@ -117,10 +119,12 @@ async fn train_from(
         }
         machine = machine.or(&memory.machine());
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
-        identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
-        if let Ok(saved) = PipelineSpec::parse(&memory.pipeline, RESOLVED) {
-            spec.circuit = saved.circuit;
+        // Where only the way to digest it is another, the digest is this version's from now on.
+        let saved = PipelineSpec::parse(&memory.pipeline, RESOLVED).map(|saved| saved.circuit);
+        if saved.as_ref() != Ok(&spec.circuit) {
+            identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
         }
+        spec.circuit = saved.unwrap_or(spec.circuit);
         if checkpoint.optimizer.as_ref().is_some_and(|state| state.optimizer != spec.learn.optimizer.name()) {
             *checkpoint = checkpoint.clone().without_optimizer();
         }
@@ -154,7 +158,7 @@ async fn train_from(
     }
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
     let run = Run::new(&spec, inputs, learner, place, memory, stop, observer)?;
-    Run { files: Some(files), ..run }.until_the_end(&options.name, resumed_from).await
+    Run { files: Some(files), every_look: options.every_look, ..run }.until_the_end(&options.name, resumed_from).await
 }
 
 /// Learns as [`train`] does, with inputs that are open and a circuit that is built, and leaves nothing behind: no run
@@ -178,13 +182,13 @@ pub async fn rehearse(
 /// Refuses full-batch EM on a source that may never end, because it moves the parameters at the end of an epoch and
 /// would gather for ever; says that a live stream passes once. Known from the pipeline alone: opening standard input
 /// may wait for hours.
-fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Result<()> {
+pub(crate) fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Result<()> {
     let is_live = spec.source.format == Some(Format::Arrow);
     let is_endless = spec.source.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none());
     if (is_live || is_endless) && matches!(spec.learn.optimizer, OptimizerSpec::FullBatchEm(_)) {
         return Err(Error::option(
             "learn.optimizer = \"full_batch_em\": updates at the end of an epoch, and this source has none that is known: use \
-             anemone, mini_batch_em or stepwise_em, or read rows from files",
+             anemone, mini_batch_em or stepwise_em, read rows from files, or give synthetic data a number of rows",
         ));
     }
     if let (true, Some(epochs @ 2..)) = (is_live, spec.learn.epochs) {
@@ -291,6 +295,8 @@ struct Run<'a> {
     observer: &'a mut dyn Observer,
     /// `None` leaves nothing behind.
     files: Option<RunFiles>,
+    /// Held-out rows that cannot be read end the run.
+    every_look: bool,
     lines: Lines,
     memory: Memory,
     /// Seconds of earlier stretches of this run.
@@ -342,6 +348,7 @@ impl<'a> Run<'a> {
             place,
             observer,
             files: None,
+            every_look: false,
             lines: Lines { written: None, rows: progress.rows, waits: StageWaits::default(), rate: Rate::default() },
             seconds_before: memory.seconds,
             memory,
@@ -546,6 +553,7 @@ impl<'a> Run<'a> {
         gauge!(telemetry::EPOCH).set(progress.epoch as f64);
         // Where it was not known before how many rows there are.
         if progress.epoch == 1
+            && !matches!(self.inputs.source, Source::Live(_))
             && self.inputs.num_rows().is_none()
             && let Some(hint) = few_updates(self.spec, progress.rows)
         {
@@ -584,7 +592,7 @@ impl<'a> Run<'a> {
         let found = match self.look_at(valid).await {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(()), // the loop sees the request next
-            Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Path) => {
+            Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Path) && !self.every_look => {
                 // Reading them is no part of learning: they are looked at again when it is next due.
                 self.warn(format!("validate: held-out rows could not be looked at: {error}"));
                 return Ok(());

@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::batcher::OnBad;
 use crate::decode::BadRecord;
 use crate::error::{Error, Result};
-use crate::files::{read_regular, write_whole};
+use crate::files::{is_same_file, read_regular, write_whole};
 use crate::learner::{CheckpointFolder, Identity, Progress, is_checkpoint_folder};
 
 /// The pipeline with every default written out, inside a run folder. Not `pipeline.toml`: that may be the user's own.
@@ -81,8 +81,10 @@ pub struct RunFiles {
     pub metrics: JsonLines,
     /// `quarantine.jsonl`, where bad records are kept.
     pub ledger: Option<Ledger>,
-    /// The resolved pipeline, until it is written.
-    resolved: Option<String>,
+    /// The resolved pipeline.
+    resolved: String,
+    /// Whether it is in the folder.
+    is_resolved: bool,
 }
 
 impl RunFiles {
@@ -105,16 +107,22 @@ impl RunFiles {
         };
         let version = env!("CARGO_PKG_VERSION");
         let resolved = format!("{HEADER} {version}: the pipeline of this run, every default written out\n{pipeline}");
-        Ok(Self { out: out.into(), folder: Arc::new(folder), identity, metrics, ledger, resolved: Some(resolved) })
+        Ok(Self { out: out.into(), folder: Arc::new(folder), identity, metrics, ledger, resolved, is_resolved: false })
     }
 
     /// Writes the resolved pipeline, unless it is written already.
     pub fn write_resolved(&mut self) -> Result<()> {
-        if let Some(text) = &self.resolved {
-            write_whole(&self.out.join(RESOLVED), text)?;
-            self.resolved = None;
+        if !self.is_resolved {
+            write_whole(&self.out.join(RESOLVED), &self.resolved)?;
+            self.is_resolved = true;
         }
         Ok(())
+    }
+
+    /// Writes again what a folder has to have that was removed or renamed, and was made again. Lines follow by themselves.
+    pub fn renew(&mut self) -> Result<()> {
+        self.is_resolved = self.out.join(RESOLVED).exists();
+        self.write_resolved()
     }
 
     /// Tries for the last time to write what could not be written so far; what is still missing, file by file.
@@ -233,10 +241,15 @@ impl JsonLines {
         written
     }
 
-    /// Lines into a file that has no name any more would be lost. One that has come in its place is somebody else's.
+    /// Lines into a file that was removed, or moved with its folder, would be lost to this run. One that has come in its
+    /// place is somebody else's.
     fn reopen_if_removed(&mut self) -> io::Result<()> {
-        #[cfg(unix)]
-        if std::os::unix::fs::MetadataExt::nlink(&self.file.metadata()?) == 0 {
+        let is_ours = match fs::metadata(&self.path) {
+            Ok(there) => is_same_file(&self.file.metadata()?, &there),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => false,
+            Err(e) => return Err(e),
+        };
+        if !is_ours {
             self.file = File::options().create_new(true).append(true).open(&self.path)?;
             self.torn = false;
         }

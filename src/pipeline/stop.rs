@@ -1,16 +1,21 @@
 //! Stopping a run from outside: finish the update, write a checkpoint, end well.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 /// A request to stop, shared by whoever may ask for it and the run that looks at it between two batches.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    inner: Arc<(AtomicBool, Notify)>,
+    /// Whether, how to tell, and when a signal asked first.
+    inner: Arc<(AtomicBool, Notify, OnceLock<Instant>)>,
 }
+
+/// Signals that come so shortly after the first are one request.
+const TOGETHER: Duration = Duration::from_millis(200);
 
 impl Stop {
     /// Nobody has asked yet.
@@ -40,12 +45,18 @@ impl Stop {
         }
     }
 
-    /// Asks on the first SIGINT, SIGTERM or SIGHUP; a second one ends the process at once.
+    /// Asks on the first SIGINT, SIGTERM or SIGHUP; a second SIGINT or SIGTERM ends the process at once. One that follows in
+    /// [`TOGETHER`] is the same request: a terminal that is closed sends SIGHUP twice, and a service manager SIGTERM and
+    /// SIGHUP.
     #[cfg(unix)]
     pub fn on_signals(&self) -> crate::error::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
         // The exit code of a second one is what a shell says of a process that the signal has ended.
-        let listened = [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143), (SignalKind::hangup(), 129)];
+        let listened = [
+            (SignalKind::interrupt(), Some(130)),
+            (SignalKind::terminate(), Some(143)),
+            (SignalKind::hangup(), None), // nobody sends it because he does not want to wait
+        ];
         for (kind, code) in listened {
             if kind == SignalKind::hangup() && is_ignored(kind) {
                 continue; // `nohup` means that the run outlives its terminal
@@ -61,12 +72,17 @@ impl Stop {
         Ok(())
     }
 
-    fn ask_or_exit(&self, code: i32) {
-        if self.is_requested() {
-            std::process::exit(code); // asked twice: the user does not want to wait
+    fn ask_or_exit(&self, code: Option<i32>) {
+        let asked = *self.inner.2.get_or_init(Instant::now);
+        match code {
+            // Asked twice: the user does not want to wait.
+            Some(code) if self.is_requested() && asked.elapsed() > TOGETHER => std::process::exit(code),
+            _ if self.is_requested() => {}
+            _ => {
+                let _ = writeln!(std::io::stderr(), "stopping after this update; again to quit at once");
+                self.request();
+            }
         }
-        let _ = writeln!(std::io::stderr(), "stopping after this update; again to quit at once");
-        self.request();
     }
 
     /// Asks on the first Ctrl-C; a second one ends the process at once.
@@ -75,7 +91,7 @@ impl Stop {
         let stop = self.clone();
         tokio::spawn(async move {
             while tokio::signal::ctrl_c().await.is_ok() {
-                stop.ask_or_exit(130);
+                stop.ask_or_exit(Some(130));
             }
         });
         Ok(())

@@ -11,6 +11,7 @@ use crate::data::Cursor;
 use crate::error::{Error, Result};
 use crate::learner::Hold;
 use crate::pipeline::observer::Event;
+use crate::pipeline::run_files::RunFiles;
 use crate::telemetry;
 
 /// A checkpoint on its way to the disk.
@@ -54,9 +55,14 @@ impl Run<'_> {
             Ok(Hold::Taken) => return Err(folder.taken()),
             Ok(Hold::Renewed) => {
                 let place = folder.dir().display();
-                self.warn(format!(
-                    "{place}: the folder was removed or renamed; it is made again, older checkpoints are not here"
-                ));
+                let what = match folder.list().is_ok_and(|there| !there.is_empty()) {
+                    true => "the lock file was removed; it is made again",
+                    false => "the folder was removed or renamed; it is made again, older checkpoints are not here",
+                };
+                self.warn(format!("{place}: {what}"));
+                if let Some(Err(error)) = self.files.as_mut().map(RunFiles::renew) {
+                    self.warn(error.to_string());
+                }
             }
             Ok(Hold::Held) | Err(_) => {} // whoever writes looks again, and tells
         }

@@ -35,8 +35,9 @@ pub(super) fn few_updates(spec: &PipelineSpec, epoch_rows: u64) -> Option<String
     };
     let times = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     Some(format!(
-        "{} of {epoch_rows} rows in batches of {batch_rows} make only {}: {more} learn more",
+        "{} of {epoch_rows} rows in batches of {batch_rows} {} only {}: {more} learn more",
         times(epochs, "epoch"),
+        if epochs == 1 { "makes" } else { "make" },
         times(batches, "update")
     ))
 }
@@ -59,7 +60,7 @@ mod tests {
              learn more"
         );
         assert!(hint("epochs = 1", 512, 60_000).unwrap().contains("batch.rows = 32"));
-        assert!(hint("epochs = 1", 16, 20).unwrap().contains("make only 2 updates: more epochs learn more"));
+        assert!(hint("epochs = 1", 16, 20).unwrap().contains("makes only 2 updates: more epochs learn more"));
         assert_eq!(hint("epochs = 40", 256, 16_000), None);
         assert_eq!(hint("epochs = 1\noptimizer = \"full_batch_em\"", 512, 20), None);
         assert_eq!(hint("epochs = 1\nbatches = 5", 512, 20), None, "somebody counts batches");
