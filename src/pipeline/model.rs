@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::spec::{CircuitSpec, InputKind, ModelSpec, PdSpec, TyingSpec, expand_path};
+use super::spec::{CircuitSpec, InputKind, ModelSpec, PdSpec, StartSpec, TyingSpec, expand_path};
 use crate::backend::cpu::bytes_per_row;
 use crate::circuit::distribution::STD_BOUNDS;
 use crate::circuit::{Categorical, Circuit, DiscreteLogistic, Distribution, Gaussian, ParamKind, Params, json};
@@ -20,6 +20,7 @@ use crate::optim::OptimizerSpec;
 use crate::structure::{
     Clusters, HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Spread, Spreads, Tree, Tying, factor_latents,
     has_densities, hclt, hmm_of, monarch_hmm, mutual_information_telling, pd, pdhclt_telling, rat_spn, start_densities,
+    start_from_rows,
 };
 
 /// How deep a RAT-SPN is where nothing is said and there are variables enough.
@@ -105,11 +106,12 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>, tell: &(d
 /// Whether parameters start from rows: components of a mixture that start from chance alone are soon one, and densities
 /// have to start where the data is.
 pub fn starts_from_sample(spec: &CircuitSpec, circuit: &Circuit) -> bool {
-    starts_from_clusters(spec) || has_densities(circuit)
+    spec.start == StartSpec::Rows || starts_from_clusters(spec) || has_densities(circuit)
 }
 
 fn starts_from_clusters(spec: &CircuitSpec) -> bool {
-    matches!(spec.model, ModelSpec::Hclt { components: 2.., tie_inputs: false, .. })
+    spec.start == StartSpec::Noise
+        && matches!(spec.model, ModelSpec::Hclt { components: 2.., tie_inputs: false, .. })
         && matches!(spec.input, None | Some(InputKind::Categorical))
 }
 
@@ -132,6 +134,9 @@ pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit, sample: Option<&Bat
         clusters.move_start(circuit, &mut params)?;
     }
     if let Some(sample) = sample {
+        if spec.start == StartSpec::Rows {
+            start_from_rows(circuit, sample, spec.seed, &mut params)?;
+        }
         start_densities(circuit, sample, spec.seed, &mut params)?;
     }
     Ok(params)
@@ -348,6 +353,8 @@ mod tests {
             ("components = 3\ninput = \"categorical\"", true),
             ("components = 1", false),
             ("components = 3\ntie_inputs = true", false),
+            ("components = 3\nstart = \"rows\"", true),
+            ("start = \"rows\"", true),
             ("components = 3\ninput = \"discrete-logistic\"", true),
         ] {
             let spec = spec(&format!("model = \"hclt\"\nlatents = 2\n{text}"));

@@ -34,7 +34,7 @@ use std::path::Path;
 use serde::{Serialize, Serializer};
 
 pub(crate) use circuit::{COMMON as CIRCUIT_COMMON, MODELS};
-pub use circuit::{CircuitSpec, InputKind, ModelSpec, PdSpec, TyingSpec};
+pub use circuit::{CircuitSpec, InputKind, ModelSpec, PdSpec, StartSpec, TyingSpec};
 pub use decode::{DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, GPT2_VOCAB};
 pub(crate) use defaults::default_words;
 pub(crate) use document::{Document, inline, parse_value};

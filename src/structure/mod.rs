@@ -2,7 +2,8 @@
 //!
 //! Sequences: [`hmm`], and [`monarch_hmm`] for many states. Tables: [`hclt`], over a [`Tree`] learned from data
 //! through [`mutual_information`] (or a mixture of such trees, which starts from [`Clusters`] of rows), and [`rat_spn`],
-//! which needs no data. Inputs that are densities start from rows ([`start_densities`]). Images and long sequences: [`pd`] over nested
+//! which needs no data. Inputs that are densities start from rows ([`start_densities`]), and so does
+//! everything else if asked to ([`start_from_rows`]). Images and long sequences: [`pd`] over nested
 //! boxes, and [`pdhclt`], whose smallest boxes are trees.
 //!
 //! The same options, data and seed give the same circuit, node for node, on any number of threads. Every function
@@ -21,6 +22,7 @@ mod pd;
 mod pdhclt;
 mod rat_spn;
 mod regions;
+mod row_start;
 #[cfg(test)]
 mod testing;
 mod tree;
@@ -36,6 +38,7 @@ pub use mutual_information::{InformationMatrix, MutualInformation, mutual_inform
 pub use pd::{PdOptions, pd};
 pub use pdhclt::{pdhclt, pdhclt_telling};
 pub use rat_spn::{RatSpnOptions, rat_spn};
+pub use row_start::start_from_rows;
 pub use tree::Tree;
 
 use crate::circuit::{CircuitBuilder, Distribution, ParamId};

@@ -27,6 +27,27 @@ pub struct CircuitSpec {
     pub seed: u64,
     /// How far apart parameters start.
     pub perturbation: f64,
+    /// What they start from. Not written where it is the default: runs of before are the same runs.
+    #[serde(skip_serializing_if = "StartSpec::is_noise")]
+    pub start: StartSpec,
+}
+
+/// What parameters start from. Densities start from rows in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StartSpec {
+    /// Chance alone; of a mixture of trees, clusters of rows.
+    #[default]
+    Noise,
+    /// A whole row for every state, and sums near the identity.
+    Rows,
+}
+
+impl StartSpec {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    fn is_noise(&self) -> bool {
+        *self == Self::Noise
+    }
 }
 
 /// A structure with its options.
@@ -127,10 +148,10 @@ pub enum InputKind {
 pub(crate) const MODELS: [(&str, &[&str]); 7] = [
     ("hmm", &["latents", "tying"]),
     ("monarch-hmm", &["latents", "factors"]),
-    ("hclt", &["latents", "components", "tie_inputs"]),
-    ("pd", &["latents", "shape", "intervals", "max_product_connections", "block_size"]),
-    ("pdhclt", &["latents", "shape", "intervals", "max_product_connections", "block_size"]),
-    ("rat-spn", &["latents", "depth", "repetitions", "pieces"]),
+    ("hclt", &["latents", "components", "tie_inputs", "start"]),
+    ("pd", &["latents", "shape", "intervals", "max_product_connections", "block_size", "start"]),
+    ("pdhclt", &["latents", "shape", "intervals", "max_product_connections", "block_size", "start"]),
+    ("rat-spn", &["latents", "depth", "repetitions", "pieces", "start"]),
     ("file", &["path"]),
 ];
 
@@ -211,6 +232,7 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
         structure_rows: section.whole("structure_rows", 2)?.unwrap_or(20_000),
         seed: section.whole("seed", 0)?.unwrap_or(1),
         perturbation: section.number("perturbation", |x| (0.0..=80.0).contains(&x), "in [0, 80]")?.unwrap_or(2.0),
+        start: section.choice("start", &[("noise", StartSpec::Noise), ("rows", StartSpec::Rows)])?.unwrap_or_default(),
     })
 }
 

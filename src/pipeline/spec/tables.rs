@@ -175,6 +175,7 @@ pub(super) const CIRCUIT: Table = Table {
         ),
         key("seed", Whole(0), Default, "Decides the start, and random structures"),
         key("perturbation", Number("in [0, 80]"), Default, "How far apart parameters start"),
+        key("start", Word(&["noise", "rows"]), Value("\"noise\""), "Chance, or a whole row for every state"),
         key("latents", Whole(1), Default, "Hidden states, or units of a region"),
         key("tying", Word(&["homogeneous", "inhomogeneous"]), Default, "Steps share their parameters, or do not"),
         key(

@@ -356,13 +356,20 @@ fn circuits() -> impl Strategy<Value = CircuitSpec> {
     let inputs = [InputKind::Categorical, InputKind::Gaussian, InputKind::DiscreteLogistic];
     let input = option::of(proptest::sample::select(inputs.to_vec()));
     (models, input, 1e-6..9.0, 2u64..99, 0u64..=i64::MAX as u64, 0.0..80.0).prop_map(
-        |(model, input, min_std, structure_rows, seed, perturbation)| CircuitSpec {
-            model,
-            input,
-            min_std,
-            structure_rows,
-            seed,
-            perturbation,
+        |(model, input, min_std, structure_rows, seed, perturbation)| {
+            let takes_start = matches!(
+                model,
+                ModelSpec::Hclt { .. } | ModelSpec::Pd(_) | ModelSpec::Pdhclt(_) | ModelSpec::RatSpn { .. }
+            );
+            CircuitSpec {
+                input,
+                min_std,
+                structure_rows,
+                seed,
+                perturbation,
+                start: if seed % 2 == 0 && takes_start { StartSpec::Rows } else { StartSpec::Noise },
+                model,
+            }
         },
     )
 }
