@@ -131,6 +131,26 @@ fn names_from_files_have_no_power_over_the_terminal() {
     }
 }
 
+/// Marks that turn the direction of writing, DEL and C1 are written out for a terminal, and as JSON writes them.
+#[cfg(target_os = "linux")]
+#[test]
+fn json_stays_json_whatever_names_hold() {
+    let folder = folder();
+    let dir = folder.path();
+    let name = "r\u{200f}u\u{7f}n\u{85}";
+    let lines = printed(dir, &["train", "p.toml", "--json", "--set", "learn.epochs=1", "--out", name]);
+    let events: Vec<Value> = lines.lines().map(json).collect();
+    assert_eq!(events[0]["event"], "started");
+    assert_eq!(events[0]["out"], name);
+    let inspected = printed(dir, &["inspect", name, "--json"]);
+    let evaluated = printed(dir, &["eval", name, "--json"]);
+    assert!(json(&inspected)["path"].as_str().unwrap().starts_with(name), "{inspected}");
+    assert!(json(&evaluated)["model"].as_str().unwrap().starts_with(name), "{evaluated}");
+    for text in [lines, inspected, evaluated] {
+        assert!(text.contains(r"r\u200fu\u007fn\u0085") && !text.contains(['\u{200f}', '\u{7f}', '\u{85}']), "{text}");
+    }
+}
+
 #[test]
 fn a_run_is_not_overwritten_and_goes_on_when_told() {
     let folder = folder();
