@@ -349,6 +349,13 @@ fn the_best_checkpoint_or_any_other_is_looked_at_when_asked() {
         let (code, error) = refused(dir, args);
         assert!(code == 2 && error.contains(words), "{args:?}: {code} {error}");
     }
+    // The best one is whole, and the newest that is whole knows it.
+    let newest = dir.join("runs/p/checkpoints/step-0000000026/checkpoint.json");
+    let text = std::fs::read_to_string(&newest).unwrap();
+    std::fs::write(&newest, &text[..text.len() / 2]).unwrap();
+    let (step, _, said) = of(&["--best"]);
+    assert_eq!(step, best.0);
+    assert!(said.contains("warning: ") && said.contains("step-0000000026: not used"), "{said}");
 }
 
 /// Step and held-out log-likelihood of a line of metrics, if it has one.
