@@ -131,6 +131,26 @@ fn names_from_files_have_no_power_over_the_terminal() {
     }
 }
 
+/// Marks that turn the direction of writing, DEL and C1 are written out for a terminal, and as JSON writes them.
+#[cfg(target_os = "linux")]
+#[test]
+fn json_stays_json_whatever_names_hold() {
+    let folder = folder();
+    let dir = folder.path();
+    let name = "r\u{200f}u\u{7f}n\u{85}";
+    let lines = printed(dir, &["train", "p.toml", "--json", "--set", "learn.epochs=1", "--out", name]);
+    let events: Vec<Value> = lines.lines().map(json).collect();
+    assert_eq!(events[0]["event"], "started");
+    assert_eq!(events[0]["out"], name);
+    let inspected = printed(dir, &["inspect", name, "--json"]);
+    let evaluated = printed(dir, &["eval", name, "--json"]);
+    assert!(json(&inspected)["path"].as_str().unwrap().starts_with(name), "{inspected}");
+    assert!(json(&evaluated)["model"].as_str().unwrap().starts_with(name), "{evaluated}");
+    for text in [lines, inspected, evaluated] {
+        assert!(text.contains(r"r\u200fu\u007fn\u0085") && !text.contains(['\u{200f}', '\u{7f}', '\u{85}']), "{text}");
+    }
+}
+
 #[test]
 fn a_run_is_not_overwritten_and_goes_on_when_told() {
     let folder = folder();
@@ -329,6 +349,13 @@ fn the_best_checkpoint_or_any_other_is_looked_at_when_asked() {
         let (code, error) = refused(dir, args);
         assert!(code == 2 && error.contains(words), "{args:?}: {code} {error}");
     }
+    // The best one is whole, and the newest that is whole knows it.
+    let newest = dir.join("runs/p/checkpoints/step-0000000026/checkpoint.json");
+    let text = std::fs::read_to_string(&newest).unwrap();
+    std::fs::write(&newest, &text[..text.len() / 2]).unwrap();
+    let (step, _, said) = of(&["--best"]);
+    assert_eq!(step, best.0);
+    assert!(said.contains("warning: ") && said.contains("step-0000000026: not used"), "{said}");
 }
 
 /// Step and held-out log-likelihood of a line of metrics, if it has one.

@@ -393,3 +393,52 @@ fn a_model_without_a_pipeline_is_drawn_from_and_impossible_rows_are_named() {
     let (rows, summary) = both(dir, &[&args[..], &["1..3", "--json"]].concat());
     assert!(json(&summary)["impossible_rows"] == 1 && rows.lines().count() == 1 + 3 * 8, "{summary}");
 }
+
+/// Runs a command with a terminal as its standard output, and says what the terminal got.
+#[cfg(target_os = "linux")]
+fn on_a_terminal(dir: &Path, args: &[&str]) -> String {
+    use std::io::Read;
+    use std::os::fd::{FromRawFd, OwnedFd};
+    let (mut ours, mut theirs) = (0, 0);
+    // SAFETY: both numbers are ours to be written to; name, settings and size may be null.
+    let opened = unsafe {
+        libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut())
+    };
+    assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: `openpty` has succeeded, so both are open, and nobody else has them.
+    let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_anemone"));
+    let mut child = command.current_dir(dir).args(args).stdout(theirs).spawn().unwrap();
+    drop(command); // and with it the other end, so that reading ends when the child does
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 256]);
+    let mut ours = std::fs::File::from(ours);
+    while let Ok(read @ 1..) = ours.read(&mut chunk) {
+        bytes.extend_from_slice(&chunk[..read]);
+    }
+    assert!(child.wait().unwrap().success());
+    String::from_utf8(bytes).unwrap()
+}
+
+/// A model of text that always says ESC, and then DEL.
+#[cfg(target_os = "linux")]
+#[test]
+fn drawn_text_has_no_power_over_the_terminal_and_files_get_it_as_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let (escape, delete) = (215, 221); // of GPT-2's tokens
+    let circuit = Arc::new(hmm(2, 2, Categorical::new(50_257).unwrap(), Tying::Homogeneous).unwrap());
+    let params = Params::from_rows(&circuit, |param, unit| match &circuit.params()[param.index()].kind {
+        ParamKind::Input(_) => (0..50_257).map(|cat| f32::from(cat == [escape, delete][unit])).collect(),
+        ParamKind::Sum { .. } if circuit.params()[param.index()].units == 1 => vec![1.0, 0.0],
+        ParamKind::Sum { .. } => vec![0.0, 1.0],
+    });
+    let (optimizer, progress) = (OptimizerState::default(), Progress::default());
+    let snapshot = Snapshot { circuit, params: params.unwrap(), optimizer, progress };
+    model::save(&dir.join("model"), &snapshot, &Identity::default(), &Map::new()).unwrap();
+    let args = ["sample", "model", "--tokenizer", "gpt2", "--rows", "1"];
+    assert_eq!(printed(dir, &args), "\u{1b}\u{7f}\n", "a pipe gets it as drawn");
+    printed(dir, &[&args[..], &["--out", "rows.txt"]].concat());
+    assert_eq!(std::fs::read_to_string(dir.join("rows.txt")).unwrap(), "\u{1b}\u{7f}\n", "and so does a file");
+    let two = [&args[..5], &["2"]].concat();
+    assert_eq!(on_a_terminal(dir, &two), "\\u{1b}\\u{7f}\r\n\r\n\\u{1b}\\u{7f}\r\n");
+}

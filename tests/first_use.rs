@@ -197,6 +197,26 @@ fn a_mixed_table_is_refused_with_what_would_work_and_learned_when_told_how() {
     };
     assert_eq!(names("read"), ["age", "income"]);
     assert_eq!(names("left_out"), ["country", "member", "seen"]);
+    // Other rows may call the same columns otherwise, and have others beside them.
+    let renamed = mixed();
+    let renamed = ["age", "income", "country"].map(|name| renamed.column_by_name(name).unwrap().clone());
+    let renamed = ["a", "b", "c"].into_iter().zip(renamed).collect();
+    write(&dir.path().join("renamed.parquet"), &table(renamed));
+    let model = "told/checkpoints/step-0000000001";
+    let eval = ["eval", model, "--data", "renamed.parquet", "--json"];
+    assert!(refusal(dir.path(), &eval, 2).contains("no column `age`"));
+    let value = |args: &[&str]| {
+        let output = anemone(dir.path(), args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        events(&output)[0]["mean_log_likelihood"].as_f64().unwrap()
+    };
+    let as_learned = value(&["eval", model, "--data", "mixed.parquet", "--json"]);
+    assert_eq!(value(&[&eval[..], &["--columns", "a,b"]].concat()), as_learned);
+    let inpaint = ["inpaint", "told", "--data", "renamed.parquet", "--columns", "a,b", "--missing", "last"];
+    let output = anemone(dir.path(), &inpaint);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let both = [&eval[..], &["--columns", "a,b", "--column", "a"]].concat();
+    assert_eq!(anemone(dir.path(), &both).status.code(), Some(2), "one or the other");
     // Told what records are: all numbers, and what is left out is named.
     let rows = [&data[..], &["--set", "decode.kind=rows", "--out", "rows"]].concat();
     let output = anemone(dir.path(), &rows);

@@ -13,7 +13,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
 
 use super::bench_table::{stream_table, synthetic_table};
-use super::output::{Outcome, note, say};
+use super::output::{Outcome, note, say, say_json};
 use super::train::{MachineArgs, understand_isa, understand_precision};
 use super::{runtime, words};
 use crate::backend::TrainingPrecision;
@@ -303,7 +303,7 @@ impl Results {
                 serde_json::to_string(line).map_err(|e| Error::internal(format!("a line cannot be written: {e}")))?;
             match &mut self.json {
                 Json::Nowhere => {}
-                Json::StandardOutput => say(text)?,
+                Json::StandardOutput => say_json(text)?,
                 Json::File(path, file) => writeln!(file, "{text}").map_err(|e| Error::io(path, &e))?,
             }
         }

@@ -11,7 +11,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 
-use super::output::say;
+use super::output::{say, say_json};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuOptions};
 use crate::circuit::{Categorical, Circuit, Params, sample};
@@ -118,7 +118,7 @@ impl Problem {
     fn announce(&self, args: &DemoArgs) -> Result<()> {
         let (entropy, independent) = (self.entropy_rate, self.independent);
         if args.json {
-            return say(json!({"source_nats_per_symbol": entropy, "independent_nats_per_symbol": independent}));
+            return say_json(json!({"source_nats_per_symbol": entropy, "independent_nats_per_symbol": independent}));
         }
         let (rows, length, cats, held_out) = (args.rows, args.length, args.cats, self.held_out.num_rows());
         let (states, parameters) = (args.latents, self.model.layout().num_values());
@@ -153,7 +153,7 @@ impl Problem {
             if args.json {
                 let line =
                     json!({"optimizer": optimizer.name(), "epoch": epoch, "nats_per_symbol": here, "seconds": seconds});
-                say(line)?;
+                say_json(line)?;
             }
             nats.push(here);
         }

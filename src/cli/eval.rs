@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::model_path::CheckpointArgs;
-use super::output::{Outcome, counted, say, table, thousands};
+use super::output::{Outcome, counted, say, say_json, table, thousands};
 use super::rows_args::RowsArgs;
 use super::train::{MachineArgs, understand_isa};
 use super::{runtime, words};
@@ -51,8 +51,10 @@ pub(super) fn run(args: &EvalArgs) -> Outcome {
     let model = model::load(&path)?;
     let spec = args.which.pipeline(&model, &path, args.batch_rows as usize)?;
     let found = runtime()?.block_on(look(args, &spec, &model, &machine))?;
-    let text = if args.json { to_json(&path, &model, &found) } else { to_table(&path, &model, &found) };
-    say(text)
+    match args.json {
+        true => say_json(to_json(&path, &model, &found)),
+        false => say(to_table(&path, &model, &found)),
+    }
 }
 
 async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Machine) -> Result<Evaluation> {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::mask::Mask;
 use super::model_path::CheckpointArgs;
-use super::output::{Outcome, counted, note_lines, say, table, thousands};
+use super::output::{Outcome, counted, note_json, note_lines, say, say_json, table, thousands};
 use super::row_lines::RowLines;
 use super::rows_args::RowsArgs;
 use super::sink::Sink;
@@ -125,11 +125,12 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
     let is_discrete = model.circuit.is_discrete();
     let summary =
         Summary { path: &path, step: model.meta.progress.step, is_discrete, words, keep, hidden: &hidden, score, out };
-    let text = if args.json { summary.to_json() } else { summary.to_table() };
     // Standard output is for rows where they go there, and for this where they do not.
-    match summary.out {
-        Some(_) => say(text)?,
-        None => note_lines(text),
+    match (&summary.out, args.json) {
+        (Some(_), true) => say_json(summary.to_json())?,
+        (Some(_), false) => say(summary.to_table())?,
+        (None, true) => note_json(summary.to_json()),
+        (None, false) => note_lines(summary.to_table()),
     }
     Ok(())
 }

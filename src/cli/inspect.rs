@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::model_path::CheckpointArgs;
-use super::output::{Outcome, counted, say, table, thousands};
+use super::output::{Outcome, counted, say, say_json, table, thousands};
 use crate::circuit::{Circuit, NodeKind, ParamKind, json as circuit_json};
 use crate::error::{Error, Result};
 use crate::learner::{CheckpointMeta, circuit_digest, model};
@@ -41,7 +41,7 @@ pub(super) fn run(args: &InspectArgs) -> Outcome {
         false => checkpoint(&args.checkpoint.find(&args.path)?)?,
     };
     match args.json {
-        true => say(described.json)?,
+        true => say_json(described.json)?,
         false => say(described.text)?,
     }
     Ok(())

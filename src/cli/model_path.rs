@@ -10,8 +10,7 @@ use serde_json::Value;
 
 use super::output::note;
 use crate::error::{Error, Result};
-use crate::learner::checkpoint::load_meta;
-use crate::learner::{Latest, latest, list};
+use crate::learner::{Checkpoint, Latest, latest, list};
 use crate::pipeline::run::CHECKPOINTS;
 
 /// The file that every checkpoint and model has.
@@ -77,8 +76,8 @@ impl CheckpointArgs {
     }
 }
 
-/// The newest checkpoint that is whole.
-fn latest_one(folder: &Path, path: &Path) -> Result<PathBuf> {
+/// The newest checkpoint that is whole, if there is any checkpoint. Tells which newer ones are not.
+fn newest_whole(folder: &Path) -> Result<Option<(PathBuf, Checkpoint)>> {
     let Latest { found, damaged } = latest(folder)?;
     if let (None, Some((newest, why))) = (&found, damaged.first()) {
         return Err(why.clone().at(format!("{}: no checkpoint is whole", newest.display())));
@@ -86,25 +85,29 @@ fn latest_one(folder: &Path, path: &Path) -> Result<PathBuf> {
     for (damaged, why) in &damaged {
         note(format_args!("warning: {}: not used: {why}", damaged.display()));
     }
-    match found {
+    Ok(found)
+}
+
+/// The newest checkpoint that is whole.
+fn latest_one(folder: &Path, path: &Path) -> Result<PathBuf> {
+    match newest_whole(folder)? {
         Some((checkpoint, _)) => Ok(checkpoint),
         None => Err(Error::path(format!("{}: has no model and no checkpoint", path.display()))),
     }
 }
 
-/// The best one, by what the newest checkpoint remembers of the run.
+/// The best one, by what the newest whole checkpoint remembers of the run.
 fn best_one(folder: &Path) -> Result<PathBuf> {
     let place = folder.display();
-    let checkpoints = list(folder)?;
-    let Some((_, newest)) = checkpoints.last() else {
+    let Some((_, newest)) = newest_whole(folder)? else {
         return Err(Error::path(format!("{place}: has no checkpoint")));
     };
-    let best = load_meta(newest)?.extra.get("best").and_then(|best| best.get("step")).and_then(Value::as_u64);
+    let best = newest.meta.extra.get("best").and_then(|best| best.get("step")).and_then(Value::as_u64);
     let Some(step) = best else {
         let why = "the run has no best checkpoint: its held-out rows were not looked at, or the parameters moved since";
         return Err(Error::option(format!("--best: {place}: {why}; without --best the latest is used")));
     };
-    match checkpoints.into_iter().find(|(known, _)| *known == step) {
+    match list(folder)?.into_iter().find(|(known, _)| *known == step) {
         Some((_, path)) => Ok(path),
         None => {
             let why = format!("the best was after {step} batches and was not kept (checkpoint.keep_best)");

@@ -1,7 +1,8 @@
 //! What the commands print, and how they fail.
 //!
 //! Paths, names of nodes and texts of errors come from files that others wrote. All of them pass here, where control
-//! characters lose their power over a terminal.
+//! characters lose their power over a terminal: tables and messages have them written out, JSON has them escaped as JSON
+//! does. Only drawn rows go past this file, through `sink`, which writes them out on a terminal alone.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -12,7 +13,16 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// One line on standard output. Not `println!`, which panics when the reader has gone.
 pub(super) fn say(line: impl Display) -> Result<()> {
-    match writeln!(std::io::stdout(), "{}", harmless(&line.to_string(), &['\n', '\t'])) {
+    print(&harmless(&line.to_string(), &['\n', '\t']))
+}
+
+/// One JSON value on standard output. It is as harmless as any line, and still parses.
+pub(super) fn say_json(value: impl Display) -> Result<()> {
+    print(&harmless_json(&value.to_string()))
+}
+
+fn print(line: &str) -> Result<()> {
+    match writeln!(std::io::stdout(), "{line}") {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()), // `| head`: the reader has what it wanted
         written => written.map_err(|e| Error::io("standard output", &e)),
     }
@@ -28,9 +38,28 @@ pub(super) fn note(line: impl Display) {
     let _ = writeln!(std::io::stderr(), "{}", harmless(&line.to_string(), &['\t']));
 }
 
+/// One JSON value on standard error; if nobody reads there, nobody is told.
+pub(super) fn note_json(value: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{}", harmless_json(&value.to_string()));
+}
+
 /// The text with control characters written out, but for those that are `meant`, so that no file name moves the cursor,
 /// hides text or pretends to be another line.
 pub(super) fn harmless<'a>(text: &'a str, meant: &[char]) -> Cow<'a, str> {
+    write_out(text, meant, |c, out| out.extend(c.escape_default()))
+}
+
+/// The same for the text of a JSON value. JSON leaves DEL, C1 and marks of direction as they are; they stand only inside
+/// its strings, where `\uXXXX` means the same.
+fn harmless_json(text: &str) -> Cow<'_, str> {
+    write_out(text, &['\n'], |c, out| {
+        // A surrogate pair where one number is not enough.
+        c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| out.push_str(&format!("\\u{unit:04x}")));
+    })
+}
+
+/// The text with `escape` in place of every harmful character that is not `meant`.
+fn write_out<'a>(text: &'a str, meant: &[char], escape: impl Fn(char, &mut String)) -> Cow<'a, str> {
     // Those that change the direction of writing are not control characters to Unicode, and hide as well.
     let turns =
         |c: char| matches!(c, '\u{061c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -40,7 +69,7 @@ pub(super) fn harmless<'a>(text: &'a str, meant: &[char]) -> Cow<'a, str> {
     }
     let mut out = String::with_capacity(text.len() + 16);
     for c in text.chars() {
-        if is_harmful(c) { out.extend(c.escape_default()) } else { out.push(c) }
+        if is_harmful(c) { escape(c, &mut out) } else { out.push(c) }
     }
     Cow::Owned(out)
 }
@@ -111,5 +140,17 @@ mod tests {
         let plain = "runs/größe-日本: 3 rows\n\tmore";
         assert_eq!(harmless(plain, &['\n', '\t']), plain);
         assert_eq!(harmless("a\u{1b}[2J\u{7}\rb\n\u{9b}1m\u{202e}", &[]), r"a\u{1b}[2J\u{7}\rb\n\u{9b}1m\u{202e}");
+    }
+
+    #[test]
+    fn json_without_control_characters_means_the_same() {
+        let name = "größe-日本 😀 \u{1b}[2J\n\u{7f}\u{85}\u{200f}\u{2066}";
+        let value = serde_json::json!({ name: [name, 1] });
+        for text in [value.to_string(), format!("{value:#}")] {
+            let shown = harmless_json(&text);
+            assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), value, "{shown}");
+            assert!(shown.contains(r"\u007f\u0085\u200f\u2066") && shown.contains("größe-日本 😀"), "{shown}");
+            assert!(shown.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{200f}'), "{shown}");
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::{counted, note, say, table, thousands};
+use super::output::{counted, note, say, say_json, table, thousands};
 use crate::backend::TrainingPrecision;
 use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
@@ -46,7 +46,7 @@ impl Report {
     /// Something a user should know about how the command was understood.
     pub fn note(&mut self, message: &str) {
         match self.style {
-            Style::Json => self.say(serde_json::json!({"event": "note", "message": message})),
+            Style::Json => self.say_json(serde_json::json!({"event": "note", "message": message})),
             Style::Text => note(format_args!("note: {message}")),
             Style::Quiet => {}
         }
@@ -54,7 +54,7 @@ impl Report {
 
     pub fn show(&mut self, event: &Event) {
         if self.style == Style::Json {
-            return self.say(event.to_json());
+            return self.say_json(event.to_json());
         }
         if let Event::Warning(message) = event {
             return self.beside_the_bar(|| note(format_args!("warning: {message}")));
@@ -146,6 +146,13 @@ impl Report {
     fn say(&mut self, line: impl std::fmt::Display) {
         if self.failed.is_none() {
             self.failed = self.beside_the_bar(|| say(line)).err();
+        }
+    }
+
+    /// The same for a line of JSON.
+    fn say_json(&mut self, line: impl std::fmt::Display) {
+        if self.failed.is_none() {
+            self.failed = self.beside_the_bar(|| say_json(line)).err();
         }
     }
 

@@ -28,6 +28,10 @@ pub(super) struct RowsArgs {
     /// The column that holds the records, if it is not called as in training
     #[arg(long, requires = "data", conflicts_with = "file")]
     column: Option<String>,
+    /// Columns of numbers, one for each variable, if they are not called as in training: names with commas between; x* is all
+    /// that begin with x
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "data", conflicts_with_all = ["file", "column"])]
+    columns: Vec<String>,
     /// Which rows of a pipeline
     #[arg(long, value_enum, default_value_t = Split::Validate, conflicts_with = "data")]
     split: Split,
@@ -109,6 +113,12 @@ impl RowsArgs {
                 document.remove(key);
             });
             document.set("source.column", json!(column), "--column")?;
+        }
+        if !self.columns.is_empty() {
+            ["source.column", "source.field"].iter().for_each(|key| {
+                document.remove(key);
+            });
+            document.set("source.columns", json!(self.columns), "--columns")?;
         }
         Ok(())
     }

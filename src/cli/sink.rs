@@ -1,8 +1,13 @@
 //! Where lines of rows go: a file, or standard output.
+//!
+//! Files and pipes get text as it was drawn: it is data, and whoever reads it wants every byte. A terminal obeys control
+//! characters, and a model of text may draw any of them, so there they are written out, as `output` does in messages.
 
-use std::io::{BufWriter, Stdout, Write};
+use std::borrow::Cow;
+use std::io::{BufWriter, IsTerminal, Stdout, Write};
 use std::path::Path;
 
+use super::output::harmless;
 use crate::error::{Error, Result};
 use crate::files::WholeFile;
 
@@ -11,6 +16,8 @@ pub(super) struct Sink {
     to: Place,
     /// For messages.
     name: String,
+    /// True where control characters would be obeyed.
+    is_terminal: bool,
 }
 
 enum Place {
@@ -31,14 +38,17 @@ impl Sink {
     /// The file, which is replaced if it is there, once the new one is whole; or standard output.
     pub fn open(out: Option<&Path>) -> Result<Self> {
         let Some(path) = out else {
-            let to = Place::StandardOutput(BufWriter::new(std::io::stdout()));
-            return Ok(Self { to, name: "standard output".into() });
+            let stdout = std::io::stdout();
+            let is_terminal = stdout.is_terminal();
+            let to = Place::StandardOutput(BufWriter::new(stdout));
+            return Ok(Self { to, name: "standard output".into(), is_terminal });
         };
-        Ok(Self { to: Place::File(WholeFile::create(path)?), name: path.display().to_string() })
+        Ok(Self { to: Place::File(WholeFile::create(path)?), name: path.display().to_string(), is_terminal: false })
     }
 
     /// Writes a line; `false` if nobody reads on, as after `| head`.
     pub fn line(&mut self, line: &str) -> Result<bool> {
+        let line = if self.is_terminal { harmless(line, &['\n', '\t']) } else { Cow::Borrowed(line) };
         let writer = self.to.writer();
         let written = writer.write_all(line.as_bytes()).and_then(|()| writer.write_all(b"\n"));
         self.understand(written)

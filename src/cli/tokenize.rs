@@ -12,7 +12,7 @@ use clap::Args;
 use rayon::prelude::*;
 use serde_json::json;
 
-use super::output::{Outcome, note, say, table, thousands};
+use super::output::{Outcome, note, say, say_json, table, thousands};
 use super::runtime;
 use crate::data::Column;
 use crate::decode::text::TextDecoder;
@@ -85,7 +85,7 @@ pub(super) fn run(args: &TokenizeArgs) -> Outcome {
     if args.json {
         let Counts { texts, bad, tokens } = counts;
         let width = width.name();
-        return say(
+        return say_json(
             json!({"out": args.out, "texts": texts, "bad": bad, "tokens": tokens, "width": width, "bytes": bytes,
                              "seconds": seconds}),
         );

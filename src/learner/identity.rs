@@ -14,7 +14,9 @@ pub struct Identity {
     pub data: String,
     /// What turned records into rows: a decoder with its vocabulary.
     pub decoder: String,
-    /// [`circuit_digest`].
+    /// Digest of what the circuit is built from: `[circuit]` of the pipeline, the shape of a row, the file of a circuit
+    /// from a file, and how densities start. Not [`circuit_digest`]: it is compared before anything is built, and to learn
+    /// a structure takes minutes.
     pub circuit: String,
     /// The optimizer's spec. Only its kind must stay: going on with another step size is a thing people do.
     pub optimizer: Value,

@@ -75,6 +75,10 @@ pub async fn serve(address: SocketAddr, handle: PrometheusHandle) -> Result<Serv
         io::ErrorKind::AddrInUse => {
             Error::option(format!("{address}: the port is taken; choose another for the metrics, or 0 for any"))
         }
+        io::ErrorKind::AddrNotAvailable => {
+            let what = "this machine has no such address; listen on one that it has, or on 0.0.0.0 for all of them";
+            Error::option(format!("{address}: {what}"))
+        }
         _ => Error::io(&address.to_string(), &e),
     })?;
     let address = listener.local_addr().map_err(|e| Error::io("the metrics address", &e))?;
@@ -214,6 +218,10 @@ mod tests {
         let error = serve(address, recorder.handle()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Option);
         assert!(error.to_string().contains("the port is taken"), "{error}");
+        // An address for documentation, which no machine has.
+        let error = serve(parse_address("192.0.2.1:0").unwrap(), recorder.handle()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Option);
+        assert!(error.to_string().contains("has no such address"), "{error}");
         drop(server);
         tokio::time::timeout(Duration::from_secs(2), async {
             while TcpStream::connect(address).await.is_ok() {
