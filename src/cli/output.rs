@@ -21,9 +21,13 @@ pub(super) fn say_json(value: impl Display) -> Result<()> {
     print(&harmless_json(&value.to_string()))
 }
 
+/// What a write into a terminal that was closed fails with (`EIO`): nobody is there to be told.
+const TERMINAL_GONE: i32 = 5;
+
 fn print(line: &str) -> Result<()> {
     match writeln!(std::io::stdout(), "{line}") {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()), // `| head`: the reader has what it wanted
+        Err(e) if e.raw_os_error() == Some(TERMINAL_GONE) => Ok(()),
         written => written.map_err(|e| Error::io("standard output", &e)),
     }
 }
