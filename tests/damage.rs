@@ -404,6 +404,8 @@ fn held_out_rows_that_are_impossible_are_seen() {
     assert!(is_about_zero(&found["possible_log_likelihood"]), "{found}");
     let table = eval(&[]);
     assert!(table.contains("-inf nats") && table.contains("64 rows of probability zero"), "{table}");
+    let table = eval(&["--rows", "2"]);
+    assert!(table.contains("1 row of probability zero"), "{table}");
 }
 
 /// Rows on standard input, as an Arrow stream.
