@@ -84,8 +84,7 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
         false => args.checkpoint.find(&args.model)?,
     };
     let model = model::load(&path)?;
-    let view = args.draw.view(&model);
-    let view = view?;
+    let view = args.draw.view(&model)?;
     let most = MOST_VALUES / model.circuit.num_vars().max(1);
     if args.rows.checked_mul(args.samples).is_none_or(|drawn| drawn > most) {
         let why = format!("--rows {} and --samples {}: more than the {most} completions", args.rows, args.samples);

@@ -47,8 +47,7 @@ pub(super) fn run(args: &SampleArgs) -> Outcome {
     }
     let path = args.checkpoint.find(&args.model)?;
     let model = model::load(&path)?;
-    let view = args.draw.view(&model);
-    match view? {
+    match args.draw.view(&model)? {
         View::Picture(decoder) => draw_pictures(args, &model, &decoder),
         View::Text(decoder) => draw_texts(args, &model, &decoder),
         View::Values(layout, decoder) => draw_values(args, &model, layout, decoder.as_ref()),
