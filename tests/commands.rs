@@ -185,6 +185,12 @@ fn check_says_what_would_happen_and_leaves_nothing() {
     {
         assert!(table.contains(words), "no `{words}` in:\n{table}");
     }
+    let one = ["learn.seconds=1", "checkpoint.every_batches=1", "checkpoint.every_seconds=1"];
+    let one: Vec<&str> = one.iter().flat_map(|key| ["--set", key]).collect();
+    let table = printed(folder.path(), &[&["check", "p.toml"], &one[..]].concat());
+    for words in ["for 3 epochs or 1 second\n", "every batch and every second, keeps"] {
+        assert!(table.contains(words), "no `{words}` in:\n{table}");
+    }
     let found = json(&printed(folder.path(), &["check", "p.toml", "--json", "--set", "circuit.latents=6"]));
     assert_eq!(found["circuit"]["parameters"], 6 * 5 + 6 * 6 + 6);
     assert!(found["memory"]["parameters"].as_u64().unwrap() == 4 * 72);

@@ -404,6 +404,14 @@ fn held_out_rows_that_are_impossible_are_seen() {
     assert!(is_about_zero(&found["possible_log_likelihood"]), "{found}");
     let table = eval(&[]);
     assert!(table.contains("-inf nats") && table.contains("64 rows of probability zero"), "{table}");
+    let table = eval(&["--rows", "2"]);
+    assert!(table.contains("1 row of probability zero"), "{table}");
+    // A benchmark does not rank who rules out what happens by the rows that are left.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
+    let output = command.args(["bench", "--threads", "1"]).arg(desk.pipeline(&train, &more)).output().unwrap();
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(table.contains("  -inf") && table.contains("64 held-out rows are impossible"), "{table}");
 }
 
 /// Rows on standard input, as an Arrow stream.

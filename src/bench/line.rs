@@ -124,12 +124,12 @@ pub struct Standing {
     pub seconds: f64,
     /// Whether likelihoods are of held-out rows. If not they are prequential: of every row when it was first seen.
     pub held_out: bool,
-    /// Mean log-likelihood after all rows, in nats per row.
+    /// Mean log-likelihood after all rows, in nats per row; −∞, for which JSON has null, if a held-out row is impossible.
     pub equal_rows_ll: Option<f64>,
     /// The seconds that the fastest optimizer took for all rows.
     pub equal_seconds: f64,
     /// Mean log-likelihood at the last evaluation within these seconds; `None` if there was none.
     pub equal_seconds_ll: Option<f64>,
-    /// Held-out rows of probability zero at the end, which are in no mean.
+    /// Held-out rows of probability zero at the end.
     pub impossible_rows: u64,
 }

@@ -111,7 +111,8 @@ fn line(name: &str, spec: &PipelineSpec, setting: &Setting, circuit: &Circuit, c
 #[derive(Clone, Debug, Default)]
 struct Curve {
     held_out: bool,
-    /// Seconds of learning and the log-likelihood then, at every evaluation.
+    /// Seconds of learning and the log-likelihood then, at every evaluation; −∞ where a held-out row was impossible, so
+    /// that nobody gets ahead by ruling out what happens.
     points: Vec<(f64, Option<f64>)>,
     last_batch_ll: Option<f64>,
     impossible_rows: u64,
@@ -188,7 +189,7 @@ impl Observer for Watch<'_> {
                 self.validating += found.seconds;
                 self.curve.impossible_rows = found.impossible_rows;
                 let seconds = self.learned_for();
-                self.curve.points.push((seconds, found.possible_ll)); // its table says how many rows are in no mean
+                self.curve.points.push((seconds, Some(found.log_likelihood.unwrap_or(f64::NEG_INFINITY))));
             }
             Event::Warning(message) => (self.tell)(&format!("warning: {message}")),
             Event::EpochEnd(_) | Event::Structure { .. } | Event::Checkpointed { .. } | Event::Finished(_) => {}
@@ -199,6 +200,7 @@ impl Observer for Watch<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::observer::Validated;
 
     #[test]
     fn the_slower_one_is_judged_by_what_it_had_when_the_faster_one_was_done() {
@@ -211,5 +213,16 @@ mod tests {
         assert_eq!(at(3.0), (Some(-6.0), Some(-6.0)));
         assert_eq!(at(2.5), (Some(-6.0), Some(-7.0)));
         assert_eq!(at(0.5), (Some(-6.0), None), "there was no evaluation yet");
+    }
+
+    #[test]
+    fn who_rules_out_what_happens_is_last() {
+        let mut tell = |_: &str| ();
+        let mut watch = Watch::new(true, &mut tell);
+        let found = Validated { possible_ll: Some(-1.0), ..Validated::default() };
+        watch.event(&Event::Validated(Validated { log_likelihood: Some(-1.0), ..found.clone() }));
+        watch.event(&Event::Validated(Validated { log_likelihood: None, impossible_rows: 1, ..found }));
+        let standing = watch.finish(&Finished::default()).standing(f64::INFINITY);
+        assert_eq!((standing.equal_rows_ll, standing.impossible_rows), (Some(f64::NEG_INFINITY), 1));
     }
 }

@@ -181,10 +181,11 @@ fn none() -> String {
     "-".into()
 }
 
-/// Says which means are flattered.
+/// Says why a mean is −∞.
 fn impossible(line: &Line) -> Option<String> {
     let rows = line.standing.map(|standing| standing.impossible_rows).filter(|rows| *rows > 0)?;
-    Some(format!("{}: {} held-out rows are impossible and in no mean.", optimizer(line), thousands(rows)))
+    let rows = counted(rows, "held-out row is", "held-out rows are");
+    Some(format!("{}: {rows} impossible at the end, and the mean -inf.", optimizer(line)))
 }
 
 #[cfg(test)]

@@ -135,8 +135,8 @@ impl Found {
         }
         let checkpoint = &spec.checkpoint;
         let often = [
-            checkpoint.every_batches.map(|n| format!("every {} batches", thousands(n))),
-            checkpoint.every_seconds.map(|s| format!("every {s} seconds")),
+            checkpoint.every_batches.map(|n| every(&counted(n, "batch", "batches"))),
+            checkpoint.every_seconds.map(|s| every(&seconds(s))),
         ];
         let often: Vec<String> = often.into_iter().flatten().collect();
         let best = if checkpoint.keep_best { " and the best" } else { "" };
@@ -193,8 +193,18 @@ fn describe_limits(spec: &PipelineSpec) -> String {
     let limits = [
         learn.epochs.map(|n| counted(n, "epoch", "epochs")),
         learn.batches.map(|n| counted(n, "batch", "batches")),
-        learn.seconds.map(|s| format!("{s} seconds")),
+        learn.seconds.map(seconds),
     ];
     let limits: Vec<String> = limits.into_iter().flatten().collect();
     format!("for {}", limits.join(" or "))
+}
+
+/// So many seconds: `1 second`, `0.5 seconds`.
+fn seconds(number: f64) -> String {
+    format!("{number} {}", if number == 1.0 { "second" } else { "seconds" })
+}
+
+/// After so many things each: `every batch`, `every 5 batches`.
+fn every(counted: &str) -> String {
+    format!("every {}", counted.strip_prefix("1 ").unwrap_or(counted))
 }

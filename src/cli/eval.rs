@@ -78,7 +78,7 @@ fn to_table(path: &Path, model: &Model, found: &Evaluation) -> String {
         rows.push(("perplexity", format!("{} per variable", number(found.perplexity, "inf"))));
     }
     if found.impossible_rows > 0 {
-        rows.push(("impossible", format!("{} rows of probability zero", thousands(found.impossible_rows))));
+        rows.push(("impossible", format!("{} of probability zero", counted(found.impossible_rows, "row", "rows"))));
         rows.push(("possible rows", format!("{} nats per row", number(found.possible_log_likelihood, "none"))));
     }
     table(&rows)

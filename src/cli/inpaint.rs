@@ -84,8 +84,7 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
         false => args.checkpoint.find(&args.model)?,
     };
     let model = model::load(&path)?;
-    let view = args.draw.view(&model);
-    let view = view?;
+    let view = args.draw.view(&model)?;
     let most = MOST_VALUES / model.circuit.num_vars().max(1);
     if args.rows.checked_mul(args.samples).is_none_or(|drawn| drawn > most) {
         let why = format!("--rows {} and --samples {}: more than the {most} completions", args.rows, args.samples);
@@ -327,7 +326,7 @@ impl Summary<'_> {
 
     fn to_table(&self) -> String {
         let (rows, vars) = (self.hidden.original.num_rows() as u64, self.hidden.original.num_vars() as u64);
-        let hidden = format!("{} of {}", thousands(self.hidden.num_hidden), thousands(rows * vars));
+        let hidden = format!("{} of {}", thousands(self.hidden.num_hidden), counted(rows * vars, "value", "values"));
         let verb = if self.keep { "kept" } else { "hidden" };
         let number =
             |value: Option<f64>, unit: &str| value.map_or_else(|| "none".into(), |value| format!("{value:.4} {unit}"));
@@ -335,13 +334,13 @@ impl Summary<'_> {
         let mut lines = vec![
             ("model", format!("{} (after {})", self.path.display(), counted(self.step, "batch", "batches"))),
             ("rows", thousands(rows)),
-            ("hidden", format!("{hidden} values ({} {verb})", self.words)),
+            ("hidden", format!("{hidden} ({} {verb})", self.words)),
             ("log-likelihood", format!("{} of what is hidden given the rest", number(self.score.mean, "nats per row"))),
             ("per variable", format!("{}{bits}", number(self.score.per_variable, "nats"))),
         ];
         if self.score.impossible_rows > 0 {
-            let count = thousands(self.score.impossible_rows);
-            lines.push(("impossible", format!("{count} rows of probability zero, not in the mean")));
+            let count = counted(self.score.impossible_rows, "row", "rows");
+            lines.push(("impossible", format!("{count} of probability zero, not in the mean")));
         }
         if let Some(out) = &self.out {
             lines.push(("written", out.display().to_string()));

@@ -88,6 +88,7 @@ fn checkpoint(path: &Path) -> Result<Described> {
 fn circuit_rows(circuit: &Circuit) -> Vec<(&'static str, String)> {
     let counts = circuit_counts(circuit);
     let number = |key: &str| thousands(counts[key].as_u64().unwrap_or(0));
+    let counted = |key: &str, one: &str| counted(counts[key].as_u64().unwrap_or(0), one, key);
     let inputs = counts["distributions"].as_object().into_iter().flatten();
     let inputs: Vec<String> = inputs.map(|(name, blocks)| format!("{blocks} {name}")).collect();
     vec![
@@ -95,19 +96,19 @@ fn circuit_rows(circuit: &Circuit) -> Vec<(&'static str, String)> {
         (
             "nodes",
             format!(
-                "{}: {} inputs, {} products, {} sums",
+                "{}: {}, {}, {}",
                 number("nodes"),
-                number("inputs"),
-                number("products"),
-                number("sums")
+                counted("inputs", "input"),
+                counted("products", "product"),
+                counted("sums", "sum")
             ),
         ),
         (
             "parameters",
             format!(
-                "{} in {} blocks, of which are inputs: {}",
+                "{} in {}, of which are inputs: {}",
                 number("parameters"),
-                number("blocks"),
+                counted("blocks", "block"),
                 inputs.join(", ")
             ),
         ),
@@ -152,13 +153,13 @@ fn progress_rows(meta: &CheckpointMeta) -> Vec<(&'static str, String)> {
         (
             "cursor",
             format!(
-                "epoch {}, window {}, row {}; {} records read before, {} bad, {} tokens carried",
+                "epoch {}, window {}, row {}; {} read before, {} bad, {} carried",
                 cursor.epoch,
                 cursor.window,
                 cursor.row,
-                thousands(cursor.records),
+                counted(cursor.records, "record", "records"),
                 thousands(cursor.bad_records),
-                cursor.carry.len()
+                counted(cursor.carry.len() as u64, "token", "tokens")
             ),
         ),
     ];
@@ -167,7 +168,8 @@ fn progress_rows(meta: &CheckpointMeta) -> Vec<(&'static str, String)> {
     }
     let impossible = meta.extra.get("valid_impossible_rows").and_then(Value::as_u64).filter(|rows| *rows > 0);
     if let Some(impossible) = impossible {
-        rows.push(("held out", format!("-inf nats per row: {} rows have probability zero", thousands(impossible))));
+        let which = counted(impossible, "row has", "rows have");
+        rows.push(("held out", format!("-inf nats per row: {which} probability zero")));
     } else if let Some(valid) = meta.extra.get("valid_ll").and_then(Value::as_f64) {
         rows.push(("held out", format!("{valid:.4} nats per row")));
     }

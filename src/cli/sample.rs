@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::model_path::CheckpointArgs;
-use super::output::{Outcome, say, thousands};
+use super::output::{Outcome, counted, say};
 use super::row_lines::{Layout, RowLines};
 use super::sink::Sink;
 use super::view::{DrawArgs, View, categories_of, understand_scale};
@@ -47,8 +47,7 @@ pub(super) fn run(args: &SampleArgs) -> Outcome {
     }
     let path = args.checkpoint.find(&args.model)?;
     let model = model::load(&path)?;
-    let view = args.draw.view(&model);
-    match view? {
+    match args.draw.view(&model)? {
         View::Picture(decoder) => draw_pictures(args, &model, &decoder),
         View::Text(decoder) => draw_texts(args, &model, &decoder),
         View::Values(layout, decoder) => draw_values(args, &model, layout, decoder.as_ref()),
@@ -69,7 +68,8 @@ fn draw_pictures(args: &SampleArgs, model: &Model, decoder: &ImageDecoder) -> Ou
     let out = args.draw.out.as_deref().unwrap_or(Path::new(PICTURE));
     let (height, width) = mosaic.size();
     write_whole(out, &mosaic.into_png()?)?;
-    let what = format!("{} rows, {columns} in a line, {width}×{height} pixels", thousands(rows as u64));
+    let rows = counted(rows as u64, "row", "rows");
+    let what = format!("{rows}, {columns} in a line, {width}×{height} pixels");
     say(format_args!("{}: {what}", out.display()))
 }
 

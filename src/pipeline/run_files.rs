@@ -168,9 +168,7 @@ impl JsonLines {
             }
         }
         if !before.starts_with(&kept) {
-            // Beside and renamed: a kill in between loses nothing.
-            let beside = path.with_extension("jsonl.tmp");
-            fs::write(&beside, &kept).and_then(|()| fs::rename(&beside, path)).map_err(|e| failed(&e))?;
+            write_whole(path, &kept)?; // a kill meanwhile loses nothing
         }
         let file = File::options().create(true).append(true).open(path).map_err(|e| failed(&e))?;
         if kept.len() < before.len() {

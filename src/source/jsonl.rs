@@ -297,8 +297,8 @@ fn text_of<'a>(line: &'a [u8], field: &str) -> std::result::Result<Cow<'a, str>,
     let value = FieldOf(field).deserialize(&mut json).and_then(|value| json.end().map(|()| value));
     match value {
         Ok(Some(Value::Text(text))) => Ok(text),
-        Ok(Some(Value::Other(kind))) => Err(format!("field `{field}` is {kind}, not a text")),
-        Ok(None) => Err(format!("no field `{field}`")),
+        Ok(Some(Value::Other(kind))) => Err(format!("column `{field}` is {kind}, not a text")),
+        Ok(None) => Err(format!("no column `{field}`")),
         // A line is always line 1 to the parser.
         Err(error) => {
             Err(format!("not a JSON object: {}", error.to_string().replace(" at line 1 column", " at column")))
@@ -477,7 +477,7 @@ mod tests {
                     None => content.push_str("{\"id\": 2}"),
                 }
                 content.push_str(ends);
-                expected.push((offset, line.clone().map(String::into_bytes).ok_or("no field `text`".to_string())));
+                expected.push((offset, line.clone().map(String::into_bytes).ok_or("no column `text`".to_string())));
             }
             if !ends_with_newline {
                 content.truncate(content.trim_ascii_end().len());
@@ -501,11 +501,11 @@ mod tests {
             (b"{\"x\": {\"text\": \"inner\"}, \"text\": \"outer\", \"y\": [1]}", Ok("outer")),
             (b"{\"text\": \"one\", \"te\\u0078t\": \"two\"}", Ok("two")),
             (b"{\"text\": \"\"}", Ok("")),
-            (b"{\"txt\": \"a\"}", Err("no field `text`")),
-            (b"{\"text\": null}", Err("field `text` is null, not a text")),
-            (b"{\"text\": 1.5}", Err("field `text` is a number, not a text")),
-            (b"{\"text\": [\"a\"]}", Err("field `text` is a list, not a text")),
-            (b"{\"text\": {\"a\": 1}}", Err("field `text` is an object, not a text")),
+            (b"{\"txt\": \"a\"}", Err("no column `text`")),
+            (b"{\"text\": null}", Err("column `text` is null, not a text")),
+            (b"{\"text\": 1.5}", Err("column `text` is a number, not a text")),
+            (b"{\"text\": [\"a\"]}", Err("column `text` is a list, not a text")),
+            (b"{\"text\": {\"a\": 1}}", Err("column `text` is an object, not a text")),
             (b"[1]", Err("not a JSON object: ")),
             (b"{\"text\": \"a\"", Err("not a JSON object: EOF")),
             (b"{\"text\": \"a\"} {", Err("not a JSON object: trailing")),

@@ -214,7 +214,6 @@ pub fn optimizer(name: &str) -> String {
     }
 }
 
-/// Options without the name of the table that nearly all are of, each in one piece.
 /// What a contender ran with, and whether somebody looked for it.
 fn options(contender: &Contender) -> String {
     let searched = match contender.trials.len() {
@@ -228,6 +227,7 @@ fn options(contender: &Contender) -> String {
     }
 }
 
+/// Options without the name of the table that nearly all are of, each in one piece.
 fn settings(settings: &[Setting]) -> String {
     let shown = |s: &Setting| format!("{}\u{a0}=\u{a0}{}", s.key.strip_prefix("learn.").unwrap_or(&s.key), s.value);
     settings.iter().map(shown).collect::<Vec<_>>().join(", ")
