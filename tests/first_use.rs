@@ -327,7 +327,7 @@ fn a_structure_is_heard_of_while_it_is_learned_and_few_updates_are_worth_a_word(
     let mut rng = Rng::new(1);
     let (rows, vars) = (1500, 2000);
     let values: Vec<u8> = (0..rows * vars).map(|_| rng.below(3) as u8).collect();
-    shards::write_rows(&dir.path().join("wide.parquet"), values, vars as i32, 500);
+    shards::write_rows(&dir.path().join("wide.parquet"), values, vars, 500);
     let args =
         ["train", "--data", "wide.parquet", "--model", "hclt", "--latents", "2", "--epochs", "1", "--out", "out"];
     let run = events(&anemone(dir.path(), &[&args[..], &["--json"]].concat()));

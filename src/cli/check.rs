@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::json;
 
-use super::output::{Outcome, counted, note, say, table, thousands};
+use super::output::{Outcome, counted, note, say, say_json, table, thousands};
 use super::pipeline_args::{PipelineArgs, Understood};
 use super::report::{StructureProgress, describe_columns, describe_rows};
 use super::runtime;
@@ -45,8 +45,7 @@ pub(super) fn run(args: &CheckArgs) -> Outcome {
         return say(spec.to_toml()?.trim_end());
     }
     let found = runtime()?.block_on(look(&spec, &machine))?;
-    let text = if args.json { found.to_json(&name, &spec) } else { found.to_table(&name, &spec) };
-    say(text)
+    if args.json { say_json(found.to_json(&name, &spec)) } else { say(found.to_table(&name, &spec)) }
 }
 
 /// Shows warnings and nothing else.

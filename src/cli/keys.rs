@@ -30,7 +30,7 @@ pub(super) fn run(args: &KeysArgs) -> Outcome {
         None if args.markdown => markdown()?,
         None => tables().map(section_text).collect::<Result<Vec<_>>>()?.join("\n"),
     };
-    Ok(say(text.trim_end())?)
+    say(text.trim_end())
 }
 
 fn tables() -> impl Iterator<Item = &'static Table> {
