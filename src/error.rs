@@ -13,15 +13,15 @@ pub enum ErrorKind {
     Data,
     /// A circuit that is not one: not decomposable, not smooth, wrong shapes, no single root.
     Circuit,
-    /// What was asked is not understood or cannot be: an option outside its range, a pipeline file with an unknown key, a size
-    /// beyond any machine.
+    /// What was asked is not understood or cannot be: an option outside its range, a pipeline file with an unknown key,
+    /// a size beyond any machine.
     Option,
     /// A path that does not exist, or that is a folder where a file is expected, or the reverse.
     Path,
     /// The contents of a file or stream are not what they should be: damaged, cut off, not of this format.
     Format,
-    /// Saved state that does not fit what it is put into, or a run that is not continued: parameters of another circuit, a
-    /// checkpoint of another run.
+    /// Saved state that does not fit what it is put into, or a run that is not continued: parameters of another
+    /// circuit, a checkpoint of another run.
     State,
     /// A model that is none any more: a likelihood that is no number.
     Diverged,
@@ -86,8 +86,8 @@ impl Error {
         Self { kind: ErrorKind::Path, message: message.into() }
     }
 
-    /// A failed read or write, with the path it was about. A path that is not there, or is of the wrong kind, is told apart from
-    /// a disk that fails: the first is for the user to correct.
+    /// A failed read or write, with the path it was about. A path that is not there, or is of the wrong kind, is told
+    /// apart from a disk that fails: the first is for the user to correct.
     pub fn io(what: &str, source: &std::io::Error) -> Self {
         use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
         let kind = match source.kind() {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// A file in the making: written beside its place, under its name with `.tmp` behind, and renamed when it is whole. What is no
-/// plain file, such as a pipe, is written as it is.
+/// A file in the making: written beside its place, under its name with `.tmp` behind, and renamed when it is whole.
+/// What is no plain file, such as a pipe, is written as it is.
 pub(crate) struct WholeFile {
     path: PathBuf,
     /// Where it is until it is whole; `None` if that is its place.

@@ -1,8 +1,8 @@
 //! A streaming learner for probabilistic circuits.
 //!
 //! Probabilistic circuits are generative models that answer marginal and conditional queries exactly. This crate builds
-//! them ([`structure`], [`circuit`]), puts them on a device ([`backend`]) and learns their parameters from batches of rows
-//! ([`optim`]) with anemone, a mini-batch EM, or with one of its baselines.
+//! them ([`structure`], [`circuit`]), puts them on a device ([`backend`]) and learns their parameters from batches of
+//! rows ([`optim`]) with anemone, a mini-batch EM, or with one of its baselines.
 //!
 //! # Layout
 //!
@@ -14,7 +14,8 @@
 //! * [`compare`]: optimizers side by side.
 //! * [`mod@bench`]: how fast all of that is; [`cli`]: the command line.
 //!
-//! The README has a complete example; `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the formulas.
+//! The README has a complete example; `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the
+//! formulas.
 
 pub mod backend;
 pub mod batcher;

@@ -1,5 +1,5 @@
-//! Files made to break a reader, run through the program as a user would: the exit code is the documented one, the message
-//! says what to do, memory stays within `pipeline.memory` and a little, and what was learned before is kept.
+//! Files made to break a reader, run through the program as a user would: the exit code is the documented one, the
+//! message says what to do, memory stays within `pipeline.memory` and a little, and what was learned before is kept.
 //!
 //! Small files are in `tests/fixtures/attack`. Others are looked for in the folder that `ANEMONE_ATTACK` names, or in
 //! `../shared/attack`; a test that finds none says so and passes.

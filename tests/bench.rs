@@ -1,4 +1,5 @@
-//! `anemone bench` as a user types it, at sizes that take no time: lines that add up, nothing left behind, clear errors.
+//! `anemone bench` as a user types it, at sizes that take no time: lines that add up, nothing left behind, clear
+//! errors.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
@@ -43,7 +44,8 @@ fn assert_adds_up(line: &Value) {
         assert!(value.is_finite() && value > 0.0, "{name} = {value}: {line}");
     }
     assert!(number(line, "/log_likelihood") < 0.0, "{line}");
-    // A step is its phases and what no phase accounts for. Clocks of threads and of the step are not read at the same moment.
+    // A step is its phases and what no phase accounts for. Clocks of threads and of the step are not read at the same
+    // moment.
     let device = ["wait", "prepare", "forward", "backward", "flows", "update"];
     let phases: f64 = device.iter().map(|phase| number(line, &format!("/phases/{phase}"))).sum();
     let (step, other) = (number(line, "/step_seconds"), number(line, "/other_seconds"));

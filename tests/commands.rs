@@ -1,5 +1,5 @@
-//! The commands around a run, as a user types them: train, check, eval, inspect, tokenize, keys, completions. Also two pages
-//! of documentation that are about them: what they say is what the program does.
+//! The commands around a run, as a user types them: train, check, eval, inspect, tokenize, keys, completions. Also two
+//! pages of documentation that are about them: what they say is what the program does.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 

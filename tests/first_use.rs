@@ -1,5 +1,5 @@
-//! What a new user meets: raw units, mixed tables, ragged lists, grey pictures. The program never guesses without a word, and
-//! what it decides it says before it learns.
+//! What a new user meets: raw units, mixed tables, ragged lists, grey pictures. The program never guesses without a
+//! word, and what it decides it says before it learns.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 

@@ -1,8 +1,9 @@
 //! Killed anywhere, it goes on to the same bits.
 //!
-//! Training is killed (SIGKILL) at random moments and resumed until it is through; parameters, optimizer state and cursor
-//! must be those of the run that nobody killed. `ANEMONE_KILLS=100 cargo test --release --test kill -- --nocapture`
-//! kills a hundred times; the default is a handful, for every day.
+//! Training is killed (SIGKILL) at random moments and resumed until it is through; parameters, optimizer state and
+//! cursor must be those of the run that nobody killed.
+//! `ANEMONE_KILLS=100 cargo test --release --test kill -- --nocapture` kills a hundred times; the default is a handful,
+//! for every day.
 
 #![allow(clippy::unwrap_used)]
 #![allow(dead_code)] // not every test writes every kind of shard

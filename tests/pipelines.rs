@@ -1,5 +1,5 @@
-//! Every pipeline of the repository is read, resolved and built (with made-up rows where a structure is learned), and run
-//! where its data is.
+//! Every pipeline of the repository is read, resolved and built (with made-up rows where a structure is learned), and
+//! run where its data is.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 

@@ -152,9 +152,9 @@ pub enum RetainSource {
     RowMasses,
 }
 
-/// One whole EM step from one batch: flows ← keep·flows + gain·Σ, then θ' = normalise(retain·θ + correction·flows). What
-/// the verbs `scale`, `add_flows`, `top_down` or `row_masses`, and `em_update` do one after the other, as one verb, so
-/// that a backend may do all of it while a block is in its caches.
+/// One whole EM step from one batch: flows ← keep·flows + gain·Σ, then θ' = normalise(retain·θ + correction·flows).
+/// What the verbs `scale`, `add_flows`, `top_down` or `row_masses`, and `em_update` do one after the other, as one
+/// verb, so that a backend may do all of it while a block is in its caches.
 #[derive(Clone, Copy, Debug)]
 pub struct EmStep {
     /// The momentum flows, in single precision.
@@ -163,7 +163,8 @@ pub struct EmStep {
     pub keep: f64,
     /// (1−β)/weight of the batch.
     pub gain: f64,
-    /// Row masses of `flows`, kept up with them: nobody has to add up a vocabulary. Belongs to `flows`, and is saved with them.
+    /// Row masses of `flows`, kept up with them: nobody has to add up a vocabulary. Belongs to `flows`, and is saved
+    /// with them.
     pub masses: RowsId,
     /// What is retained.
     pub source: RetainSource,
@@ -227,7 +228,8 @@ pub trait Backend: Send {
     /// A copy of the parameters.
     fn params(&self) -> Result<Params>;
 
-    /// Replaces the parameters. Rows need not sum to one: `log_likelihoods` are then of p̃; `renormalize` before learning.
+    /// Replaces the parameters. Rows need not sum to one: `log_likelihoods` are then of p̃; `renormalize` before
+    /// learning.
     fn set_params(&mut self, params: &Params) -> Result<()>;
 
     /// log p(x) of every row, in nats; −∞ where it is impossible. Missing cells are marginalised exactly.

@@ -81,8 +81,8 @@ pub struct Speed {
     pub step_seconds_min: Option<f64>,
     /// Where these seconds went: of that very step, or of the mean one of a stream.
     pub phases: Phases,
-    /// What is left of these seconds when `wait` and the phases of the device are taken off: threads that wait for each other, and
-    /// what is done between passes.
+    /// What is left of these seconds when `wait` and the phases of the device are taken off: threads that wait for each
+    /// other, and what is done between passes.
     pub other_seconds: f64,
     /// Seconds of the update at the end of an epoch, where an optimizer waits for that.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,8 +106,8 @@ impl Speed {
         Self { steps, rows_per_second, step_seconds, gflop_per_row, gflops, ..Self::default() }
     }
 
-    /// The same with where the seconds of a step went; what no phase accounts for is named too. A GPU reads its clocks a step
-    /// late, so its phases may be longer than the step.
+    /// The same with where the seconds of a step went; what no phase accounts for is named too. A GPU reads its clocks
+    /// a step late, so its phases may be longer than the step.
     pub fn with_phases(self, phases: Phases) -> Self {
         Self { phases, other_seconds: (self.step_seconds - phases.sum()).max(0.0), ..self }
     }
@@ -124,7 +124,8 @@ pub struct Standing {
     pub seconds: f64,
     /// Whether likelihoods are of held-out rows. If not they are prequential: of every row when it was first seen.
     pub held_out: bool,
-    /// Mean log-likelihood after all rows, in nats per row; −∞, for which JSON has null, if a held-out row is impossible.
+    /// Mean log-likelihood after all rows, in nats per row; −∞, for which JSON has null, if a held-out row is
+    /// impossible.
     pub equal_rows_ll: Option<f64>,
     /// The seconds that the fastest optimizer took for all rows.
     pub equal_seconds: f64,

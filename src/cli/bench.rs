@@ -30,21 +30,21 @@ use crate::pipeline::suggest::hint;
 
 /// Measure how fast optimizers learn, and how far they get in that time.
 ///
-/// Without a pipeline it times whole optimizer steps on made-up rows: tokens for hmm and monarch, images for hclt and pdhclt.
-/// With one, each optimizer learns the same stream from the same start, and is judged after the same rows and after the
-/// same seconds. Speeds stand beside the best f32 matrix product that this machine makes in the same run.
+/// Without a pipeline it times whole optimizer steps on made-up rows: tokens for hmm and monarch, images for hclt and
+/// pdhclt. With one, each optimizer learns the same stream from the same start, and is judged after the same rows and
+/// after the same seconds. Speeds stand beside the best f32 matrix product that this machine makes in the same run.
 #[derive(Args, Clone, Debug)]
 pub(super) struct BenchArgs {
     /// Pipeline file (TOML) whose stream is learned; without it, steps on synthetic rows are timed
     #[arg(value_name = "FILE.toml")]
     file: Option<PathBuf>,
-    /// Optimizers, with commas between: anemone, full-batch-em, mini-batch-em, stepwise-em, adam, sgd (anemone if left out;
-    /// with a pipeline anemone,full-batch-em)
+    /// Optimizers, with commas between: anemone, full-batch-em, mini-batch-em, stepwise-em, adam, sgd (anemone if left
+    /// out; with a pipeline anemone,full-batch-em)
     #[arg(long, visible_alias = "optimizers", value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = words::OPTIMIZERS, hide_possible_values = true)]
     optimizer: Vec<String>,
-    /// Numbers that matrices are multiplied in, with commas between: f32, tf32 (GPU only), bf16x3, bf16 (f32 if left out, on a GPU
-    /// tf32)
+    /// Numbers that matrices are multiplied in, with commas between: f32, tf32 (GPU only), bf16x3, bf16 (f32 if left
+    /// out, on a GPU tf32)
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = words::PRECISIONS, hide_possible_values = true)]
     precision: Vec<String>,

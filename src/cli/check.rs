@@ -1,7 +1,7 @@
 //! `anemone check`: what a pipeline would do, without doing it.
 //!
-//! Everything that `train` does before its first batch: read the file, open the data, decode one batch, build the circuit
-//! and look whether the batch fits it. A pipeline that passes will start.
+//! Everything that `train` does before its first batch: read the file, open the data, decode one batch, build the
+//! circuit and look whether the batch fits it. A pipeline that passes will start.
 
 use std::sync::Arc;
 

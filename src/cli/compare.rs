@@ -25,9 +25,10 @@ use crate::pipeline::stop::Stop;
 
 /// Compare optimizers on the same stream, from the same start, and write a report.
 ///
-/// Each file names a pipeline and the contenders that learn it (see pipelines/experiments). Options that a contender searches
-/// are settled first; then every contender learns once for each seed. Everything is in one folder, with report.html
-/// (and report.md), its charts as SVG and its tables as CSV, written anew after every run. The same command goes on with what is not over.
+/// Each file names a pipeline and the contenders that learn it (see pipelines/experiments). Options that a contender
+/// searches are settled first; then every contender learns once for each seed. Everything is in one folder, with
+/// report.html (and report.md), its charts as SVG and its tables as CSV, written anew after every run. The same command
+/// goes on with what is not over.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CompareArgs {
     /// Comparison files (TOML); one section of the report each
@@ -182,7 +183,8 @@ fn today() -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// Year, month and day of a number of days since 1970-01-01. Years begin in March here, so that the leap day is their last.
+/// Year, month and day of a number of days since 1970-01-01. Years begin in March here, so that the leap day is their
+/// last.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468; // since 0000-03-01
     let (era, day_of_era) = (days / 146_097, days % 146_097);

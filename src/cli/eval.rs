@@ -18,8 +18,8 @@ use crate::pipeline::spec::PipelineSpec;
 
 /// Mean log-likelihood of rows under a model; of categories also bits per dimension and perplexity.
 ///
-/// Rows come from --data, which is read as the model's own data was, from a pipeline file, or, if neither is given, from the
-/// pipeline that the model was learned with.
+/// Rows come from --data, which is read as the model's own data was, from a pipeline file, or, if neither is given,
+/// from the pipeline that the model was learned with.
 #[derive(Args, Clone, Debug)]
 pub(super) struct EvalArgs {
     /// A model, a checkpoint, or a run folder, whose latest checkpoint is used unless a flag names another

@@ -28,9 +28,9 @@ use crate::rng::Rng;
 
 /// Hide a part of some rows and let a model draw it from its exact distribution given the rest.
 ///
-/// Rows come from --data, which is read as the model's own data was, from a pipeline file, or, if neither is given, from those
-/// that the model's pipeline holds out. Pictures become a PNG with a line for each row: the original, what the model saw,
-/// and its completions. Also says how likely the true values are given the rest, exactly.
+/// Rows come from --data, which is read as the model's own data was, from a pipeline file, or, if neither is given,
+/// from those that the model's pipeline holds out. Pictures become a PNG with a line for each row: the original, what
+/// the model saw, and its completions. Also says how likely the true values are given the rest, exactly.
 #[derive(Args, Clone, Debug)]
 pub(super) struct InpaintArgs {
     /// A model, a checkpoint, or a run folder, whose latest checkpoint is used unless a flag names another
@@ -45,8 +45,8 @@ pub(super) struct InpaintArgs {
     /// How many rows to skip before these
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: u64,
-    /// What to hide: left, right, top, bottom or center of pictures; first, last or middle of other rows; random; or variables such
-    /// as 10..20. A part may follow, as in right:0.25 or random:0.8 (right or last if left out)
+    /// What to hide: left, right, top, bottom or center of pictures; first, last or middle of other rows; random; or
+    /// variables such as 10..20. A part may follow, as in right:0.25 or random:0.8 (right or last if left out)
     #[arg(long, value_name = "WHAT", conflicts_with = "keep")]
     #[arg(value_parser = words::PARTS, hide_possible_values = true)]
     missing: Option<String>,

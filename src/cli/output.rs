@@ -1,8 +1,8 @@
 //! What the commands print, and how they fail.
 //!
 //! Paths, names of nodes and texts of errors come from files that others wrote. All of them pass here, where control
-//! characters lose their power over a terminal: tables and messages have them written out, JSON has them escaped as JSON
-//! does. Only drawn rows go past this file, through `sink`, which writes them out on a terminal alone.
+//! characters lose their power over a terminal: tables and messages have them written out, JSON has them escaped as
+//! JSON does. Only drawn rows go past this file, through `sink`, which writes them out on a terminal alone.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -53,8 +53,8 @@ pub(super) fn harmless<'a>(text: &'a str, meant: &[char]) -> Cow<'a, str> {
     write_out(text, meant, |c, out| out.extend(c.escape_default()))
 }
 
-/// The same for the text of a JSON value. JSON leaves DEL, C1 and marks of direction as they are; they stand only inside
-/// its strings, where `\uXXXX` means the same.
+/// The same for the text of a JSON value. JSON leaves DEL, C1 and marks of direction as they are; they stand only
+/// inside its strings, where `\uXXXX` means the same.
 fn harmless_json(text: &str) -> Cow<'_, str> {
     write_out(text, &['\n'], |c, out| {
         // A surrogate pair where one number is not enough.
@@ -87,8 +87,8 @@ pub(super) fn report_failure(error: &Error) -> ExitCode {
     ExitCode::from(exit_code(error.kind()))
 }
 
-/// The one rule for exit codes, which the table in `cli/mod.rs` and the README tell: it depends on what sort of mistake it is and
-/// not on which command finds it.
+/// The one rule for exit codes, which the table in `cli/mod.rs` and the README tell: it depends on what sort of mistake
+/// it is and not on which command finds it.
 fn exit_code(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::Io | ErrorKind::Device | ErrorKind::Diverged | ErrorKind::Internal => 1,

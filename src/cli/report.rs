@@ -164,7 +164,8 @@ impl Report {
     }
 }
 
-/// How much of a structure has been learned: a bar on a terminal, elsewhere a line from time to time. Cleared when dropped.
+/// How much of a structure has been learned: a bar on a terminal, elsewhere a line from time to time. Cleared when
+/// dropped.
 #[derive(Debug, Default)]
 pub(super) struct StructureProgress {
     bar: Option<ProgressBar>,

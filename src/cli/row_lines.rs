@@ -1,8 +1,9 @@
 //! Rows as lines of values for other programs: CSV, JSON, or one JSON object per line.
 //!
-//! `sample` and `inpaint` name things alike: `row` is the number of the row from 0, `line` says which line of the row it is where
-//! there are several (`original`, `kept`, or the number of a completion from 1), and `x0`, `x1`, … are the variables. In JSON the variables are the list
-//! `values`, and `text` is what tokens say. A missing value is an empty cell, or null.
+//! `sample` and `inpaint` name things alike: `row` is the number of the row from 0, `line` says which line of the row
+//! it is where there are several (`original`, `kept`, or the number of a completion from 1), and `x0`, `x1`, … are the
+//! variables. In JSON the variables are the list `values`, and `text` is what tokens say. A missing value is an empty
+//! cell, or null.
 
 use std::path::Path;
 

@@ -28,8 +28,8 @@ pub(super) struct RowsArgs {
     /// The column that holds the records, if it is not called as in training
     #[arg(long, requires = "data", conflicts_with = "file")]
     column: Option<String>,
-    /// Columns of numbers, one for each variable, if they are not called as in training: names with commas between; x* is all
-    /// that begin with x
+    /// Columns of numbers, one for each variable, if they are not called as in training: names with commas between; x*
+    /// is all that begin with x
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "data", conflicts_with_all = ["file", "column"])]
     columns: Vec<String>,
     /// Which rows of a pipeline

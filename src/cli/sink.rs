@@ -1,7 +1,8 @@
 //! Where lines of rows go: a file, or standard output.
 //!
-//! Files and pipes get text as it was drawn: it is data, and whoever reads it wants every byte. A terminal obeys control
-//! characters, and a model of text may draw any of them, so there they are written out, as `output` does in messages.
+//! Files and pipes get text as it was drawn: it is data, and whoever reads it wants every byte. A terminal obeys
+//! control characters, and a model of text may draw any of them, so there they are written out, as `output` does in
+//! messages.
 
 use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, Stdout, Write};

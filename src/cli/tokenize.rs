@@ -1,7 +1,7 @@
 //! `anemone tokenize`: texts become a flat file of token ids, which learning reads at no cost.
 //!
-//! The file has nothing but little-endian ids; `.bin.zst` has them in compressed frames. It appears whole or not at all:
-//! written beside its place, flushed, then renamed.
+//! The file has nothing but little-endian ids; `.bin.zst` has them in compressed frames. It appears whole or not at
+//! all: written beside its place, flushed, then renamed.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};

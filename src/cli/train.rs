@@ -32,7 +32,8 @@ pub(super) struct TrainArgs {
     /// Go on from the latest checkpoint in the run folder, if there is one
     #[arg(long)]
     resume: bool,
-    /// Go on even if data, decoder, optimizer or batches are not those of the checkpoint; the circuit stays the checkpoint's
+    /// Go on even if data, decoder, optimizer or batches are not those of the checkpoint; the circuit stays the
+    /// checkpoint's
     #[arg(long)]
     force_resume: bool,
     /// Run folder; if left out, that of a run's own resolved.toml, otherwise runs/<name of the pipeline>
@@ -40,8 +41,8 @@ pub(super) struct TrainArgs {
     out: Option<PathBuf>,
     #[command(flatten)]
     machine: MachineArgs,
-    /// How precisely training multiplies matrices: f32, tf32 (GPU only), bf16x3 or bf16 (tf32 on a GPU and f32 on a CPU if left
-    /// out); held-out rows are always looked at in f32
+    /// How precisely training multiplies matrices: f32, tf32 (GPU only), bf16x3 or bf16 (tf32 on a GPU and f32 on a CPU
+    /// if left out); held-out rows are always looked at in f32
     #[arg(long, value_name = "PRECISION", value_parser = words::PRECISIONS, hide_possible_values = true)]
     precision: Option<String>,
     /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
@@ -61,8 +62,8 @@ pub(super) struct TrainArgs {
 /// The device and what it may use.
 #[derive(Args, Clone, Debug)]
 pub(super) struct MachineArgs {
-    /// Where the circuit lives: auto, cpu, cuda:N, or several GPUs such as cuda:0,1; auto is the first GPU if there is one,
-    /// otherwise the CPU
+    /// Where the circuit lives: auto, cpu, cuda:N, or several GPUs such as cuda:0,1; auto is the first GPU if there is
+    /// one, otherwise the CPU
     #[arg(long, default_value = "auto", value_parser = words::DEVICES, hide_possible_values = true)]
     device: String,
     /// Worker threads (all cores if left out); the numbers do not depend on it
@@ -89,7 +90,8 @@ impl MachineArgs {
     pub fn understand(&self) -> Result<Machine> {
         let place = || format!("--device {}", self.device);
         let device: Device = self.device.parse().map_err(|e: Error| e.at(place()))?;
-        // Before any data is read. A device that is not there was asked for in vain, like a path: no failure of the machine.
+        // Before any data is read. A device that is not there was asked for in vain, like a path: no failure of the
+        // machine.
         device.settle().map_err(|e| Error::option(e.to_string()).at(place()))?;
         if let Some(threads) = self.threads.filter(|threads| !(1..=MOST_THREADS).contains(threads)) {
             return Err(Error::option(format!(

@@ -1,7 +1,8 @@
 //! How a person sees the rows of a model: as pictures, as text, or as numbers.
 //!
-//! What rows are is said by the pipeline that the model was learned with; no data is opened for it. The ending of a file may ask
-//! for values in any case (`.csv`, `.json`, `.jsonl`, see `row_lines`); an ending that says nothing is refused.
+//! What rows are is said by the pipeline that the model was learned with; no data is opened for it. The ending of a
+//! file may ask for values in any case (`.csv`, `.json`, `.jsonl`, see `row_lines`); an ending that says nothing is
+//! refused.
 
 use std::path::{Path, PathBuf};
 
@@ -24,8 +25,9 @@ pub(super) struct DrawArgs {
     /// Decides what is drawn, and what is hidden at random
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub seed: u64,
-    /// Where rows go; an existing file is replaced. Its ending decides: .png for pictures, .txt for text, .csv, .json or .jsonl
-    /// for the values of any row. If left out, a PNG named after the command for pictures, and standard output for all else
+    /// Where rows go; an existing file is replaced. Its ending decides: .png for pictures, .txt for text, .csv, .json
+    /// or .jsonl for the values of any row. If left out, a PNG named after the command for pictures, and standard
+    /// output for all else
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
     /// How many times larger pictures are shown (to about 64 pixels if left out)

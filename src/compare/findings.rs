@@ -1,7 +1,7 @@
 //! What a comparison found: the one thing that is written to `findings.json` and that reports are made of.
 //!
-//! All likelihoods are means in nats per row. A run is one contender under one seed; runs of the same seed start from the same
-//! parameters and see the same rows.
+//! All likelihoods are means in nats per row. A run is one contender under one seed; runs of the same seed start from
+//! the same parameters and see the same rows.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,8 +21,8 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// The days on which runs were learned and the machines that learned them, which need not be those of the whole: what was learned
-    /// before is not learned again.
+    /// The days on which runs were learned and the machines that learned them, which need not be those of the whole:
+    /// what was learned before is not learned again.
     pub fn origins(&self) -> [String; 2] {
         let runs =
             || self.sections.iter().flat_map(|section| &section.contenders).flat_map(|contender| &contender.runs);

@@ -1,7 +1,7 @@
 //! Several optimizers on one stream from one start, and what came of it.
 //!
-//! `spec` understands comparison files by the lists in `keys`, `run` runs them and keeps what came of it in `store`. All of that is `findings`, which `analysis`
-//! asks and `report` shows.
+//! `spec` understands comparison files by the lists in `keys`, `run` runs them and keeps what came of it in `store`.
+//! All of that is `findings`, which `analysis` asks and `report` shows.
 
 pub mod analysis;
 pub mod findings;

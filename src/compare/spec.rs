@@ -23,16 +23,17 @@
 //! learn.optimizer = "full_batch_em"
 //! ```
 //!
-//! Also in `[compare]`: `title` and `about` for the report, `test`, the files of test rows, and `thresholds`, log-likelihoods whose
-//! first crossing is asked for; `[reference.NAME]` with `valid` or `test` is a model to beat. The pipeline is found beside this file, data as
-//! in a pipeline.
+//! Also in `[compare]`: `title` and `about` for the report, `test`, the files of test rows, and `thresholds`,
+//! log-likelihoods whose first crossing is asked for; `[reference.NAME]` with `valid` or `test` is a model to beat. The
+//! pipeline is found beside this file, data as in a pipeline.
 //!
-//! Contenders share data, decoder, circuit, start and order of rows; they differ in how they learn (`learn`) and in how many
-//! rows they take at once (`batch.rows`). Everything is understood, every combination of options that is to be tried
-//! included, before anything is learned.
+//! Contenders share data, decoder, circuit, start and order of rows; they differ in how they learn (`learn`) and in how
+//! many rows they take at once (`batch.rows`). Everything is understood, every combination of options that is to be
+//! tried included, before anything is learned.
 //!
-//! Schedules in the file are written for its `epochs` and for the size of batches beside them. A trial of fewer epochs, or a run with `--epochs`, goes the same way from the first step to
-//! the last in as many epochs as it has: what ends with small steps is to be judged by its end.
+//! Schedules in the file are written for its `epochs` and for the size of batches beside them. A trial of fewer epochs,
+//! or a run with `--epochs`, goes the same way from the first step to the last in as many epochs as it has: what ends
+//! with small steps is to be judged by its end.
 
 use std::collections::HashSet;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Where the runs of a comparison live, and what each leaves behind.
 //!
-//! A folder is named after everything that decides what is learned in it. Change a contender and it runs anew beside what was
-//! there; leave it as it is and its result is taken as found. `result.json` is there once a run is over, whole or not at
-//! all; `curve.jsonl` grows with every look at held-out rows.
+//! A folder is named after everything that decides what is learned in it. Change a contender and it runs anew beside
+//! what was there; leave it as it is and its result is taken as found. `result.json` is there once a run is over, whole
+//! or not at all; `curve.jsonl` grows with every look at held-out rows.
 
 use std::fs;
 use std::path::{Path, PathBuf};

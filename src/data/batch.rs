@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use crate::error::{Error, Result};
 
-/// Beyond this, the square of a value leaves the range of single precision and with it the statistics of a density. Decoders
-/// refuse such a value with its record; circuits refuse a batch that has one all the same.
+/// Beyond this, the square of a value leaves the range of single precision and with it the statistics of a density.
+/// Decoders refuse such a value with its record; circuits refuse a batch that has one all the same.
 pub const LARGEST_REAL: f32 = 1e18;
 
 /// The values of one variable over the rows of a batch, as narrow as they came.
@@ -215,8 +215,8 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Marks the cells for which `is_missing(row, var)` holds, besides those already marked; what they contain no longer
-    /// matters.
+    /// Marks the cells for which `is_missing(row, var)` holds, besides those already marked; what they contain no
+    /// longer matters.
     pub fn with_missing(mut self, is_missing: impl Fn(usize, usize) -> bool) -> Self {
         for (var, slot) in self.missing.iter_mut().enumerate() {
             let was = |row: usize| slot.as_ref().is_some_and(|mask| mask[row]);

@@ -1,7 +1,7 @@
 //! GPT-2's byte-pair encoding, with its vocabulary inside: nothing to download.
 //!
-//! The only user of `tiktoken-rs`. Special tokens are not recognised in a text. Building the tables takes a moment, so that
-//! all decoders of a process share one. Words that are thousands of letters long are encoded in `long_words`.
+//! The only user of `tiktoken-rs`. Special tokens are not recognised in a text. Building the tables takes a moment, so
+//! that all decoders of a process share one. Words that are thousands of letters long are encoded in `long_words`.
 
 use std::collections::HashSet;
 use std::sync::OnceLock;

@@ -2,12 +2,13 @@
 //!
 //! An image is cut into square patches, row by row, and every patch is a row; what is left over at the right and at the
 //! bottom is dropped. Without patches, all images have the one size that is given, and an image is a row. Variables are
-//! `[height, width, channels]`, channel fastest. Pixels have 8 bits: 16-bit images are reduced, alpha is dropped, grey images
-//! become colours or colours grey as asked. Grey and RGB may have fewer shades than 256: a pixel becomes the nearest of so
-//! many, evenly spaced from black to full. An image that cannot be decoded, or is too small, is a bad record.
+//! `[height, width, channels]`, channel fastest. Pixels have 8 bits: 16-bit images are reduced, alpha is dropped, grey
+//! images become colours or colours grey as asked. Grey and RGB may have fewer shades than 256: a pixel becomes the
+//! nearest of so many, evenly spaced from black to full. An image that cannot be decoded, or is too small, is a bad
+//! record.
 //!
-//! [`ImageDecoder::colours`] is the way back, for whoever wants to look at rows. The colour transforms are in `ycocg`; `image`
-//! reads files here and writes them in `mosaic`, and nowhere else.
+//! [`ImageDecoder::colours`] is the way back, for whoever wants to look at rows. The colour transforms are in `ycocg`;
+//! `image` reads files here and writes them in `mosaic`, and nowhere else.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ use crate::source::Piece;
 /// No side of an image may be longer.
 const MAX_SIDE: usize = 1 << 16;
 
-/// Bytes that decoding one image may take where nothing else is said: a header is a few bytes long and can claim anything.
+/// Bytes that decoding one image may take where nothing else is said: a header is a few bytes long and can claim
+/// anything.
 const MAX_BYTES: u64 = 512 << 20;
 
 /// However small the memory of a run is, an image that takes this much is decoded.
@@ -51,8 +53,8 @@ pub struct ImageSpec {
     pub patch: Option<usize>,
     /// What the channels are.
     pub color: Color,
-    /// Shades of a channel, from 2 to 256, for grey and RGB; without it 256. Log-likelihoods of rows with different levels
-    /// are not comparable.
+    /// Shades of a channel, from 2 to 256, for grey and RGB; without it 256. Log-likelihoods of rows with different
+    /// levels are not comparable.
     #[serde(default)]
     pub levels: Option<u32>,
     /// Height and width that every image must have. Needed where there are no patches.
@@ -205,9 +207,9 @@ impl ImageDecoder {
         self.tile
     }
 
-    /// Red, green and blue of every pixel of a row, `[height × width]`. Takes any categories, such as a circuit draws: what
-    /// no colour maps to becomes the nearest one. Without loss for rows that [`Decoder::decode`] made, except in lossy YCoCg
-    /// and where there are fewer levels than 256.
+    /// Red, green and blue of every pixel of a row, `[height × width]`. Takes any categories, such as a circuit draws:
+    /// what no colour maps to becomes the nearest one. Without loss for rows that [`Decoder::decode`] made, except in
+    /// lossy YCoCg and where there are fewer levels than 256.
     pub fn colours(&self, row: &[u32]) -> Vec<[u8; 3]> {
         let byte = |category: u32| category.min(255) as u8;
         let shade = |category: u32| shade(category, self.spec.categories());
@@ -258,8 +260,8 @@ impl ImageDecoder {
         Ok((rows, bad))
     }
 
-    /// Decodes a file; an `Err` is the reason why it is bad. Sizes are checked before any pixel is decoded. A category of a
-    /// row will take `category_bytes`.
+    /// Decodes a file; an `Err` is the reason why it is bad. Sizes are checked before any pixel is decoded. A category
+    /// of a row will take `category_bytes`.
     fn open(&self, file: &[u8], category_bytes: u64) -> std::result::Result<Pixels<'_>, String> {
         let format = match image::guess_format(file) {
             Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => format,

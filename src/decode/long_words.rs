@@ -1,16 +1,18 @@
-//! Words of GPT-2 that are thousands of letters long, encoded in little memory and in time proportional to their length.
+//! Words of GPT-2 that are thousands of letters long, encoded in little memory and in time proportional to their
+//! length.
 //!
-//! `tiktoken-rs` encodes a word as a whole: a hundred bytes of memory per letter, and a regular expression that gives up on
-//! long runs of white space. Words of texts are short; but a file may hold fifty megabytes of one letter, and one record must
-//! not cost gigabytes. So texts with a long word are cut around it ([`Words`]), and the word is encoded here, a window at
-//! a time, to the very same tokens. `gpt2` does the rest.
+//! `tiktoken-rs` encodes a word as a whole: a hundred bytes of memory per letter, and a regular expression that gives
+//! up on long runs of white space. Words of texts are short; but a file may hold fifty megabytes of one letter, and one
+//! record must not cost gigabytes. So texts with a long word are cut around it ([`Words`]), and the word is encoded
+//! here, a window at a time, to the very same tokens. `gpt2` does the rest.
 //!
-//! Why windows are exact. Byte-pair encoding merges, again and again, the leftmost pair of least rank. What happens inside a
-//! stretch of bytes depends on that stretch alone for as long as nothing merges across its ends. So (1) the first tokens of
-//! an encoding are the encoding of their own bytes; and (2) if `E` and `U` are encodings, and the last token of `E` and the
-//! first of `U`, encoded together, stay two tokens, then `E` followed by `U` is the encoding of all their bytes: the first
-//! merge across the seam would be one between these two. A window is encoded, all but its last tokens are kept (1), and the
-//! next window begins after them; (2) is checked at every seam, and where it fails another seam or a larger window is tried.
+//! Why windows are exact. Byte-pair encoding merges, again and again, the leftmost pair of least rank. What happens
+//! inside a stretch of bytes depends on that stretch alone for as long as nothing merges across its ends. So (1) the
+//! first tokens of an encoding are the encoding of their own bytes; and (2) if `E` and `U` are encodings, and the last
+//! token of `E` and the first of `U`, encoded together, stay two tokens, then `E` followed by `U` is the encoding of
+//! all their bytes: the first merge across the seam would be one between these two. A window is encoded, all but its
+//! last tokens are kept (1), and the next window begins after them; (2) is checked at every seam, and where it fails
+//! another seam or a larger window is tried.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -100,8 +102,8 @@ pub(super) fn is_space(word: &str) -> bool {
 pub(super) struct Merges {
     /// The token of every byte.
     bytes: [u32; 256],
-    /// What two tokens become together. A token that is made of others in several ways has several pairs: `tiktoken` looks
-    /// at the bytes only.
+    /// What two tokens become together. A token that is made of others in several ways has several pairs: `tiktoken`
+    /// looks at the bytes only.
     pairs: HashMap<u64, u32, BuildHasherDefault<PairHasher>>,
     /// The bytes of every token.
     spelled: Vec<Vec<u8>>,

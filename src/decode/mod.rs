@@ -1,8 +1,8 @@
 //! Records become rows of categories or numbers.
 //!
-//! A [`Decoder`] is a pure function of a piece, so that several workers can decode at once and in any order. A record that
-//! cannot be decoded is reported, not dropped: `batcher` decides what to do about it. Text and token lists become a
-//! stream of tokens, which the batcher cuts into rows; images and lists become rows here.
+//! A [`Decoder`] is a pure function of a piece, so that several workers can decode at once and in any order. A record
+//! that cannot be decoded is reported, not dropped: `batcher` decides what to do about it. Text and token lists become
+//! a stream of tokens, which the batcher cuts into rows; images and lists become rows here.
 
 mod categories;
 mod gpt2;
@@ -30,12 +30,12 @@ pub trait Decoder: Send + Sync {
     /// What its rows look like.
     fn shape(&self) -> &RowShape;
 
-    /// Which decoder this is, with everything that decides its output: a digest of the vocabulary, the colour transform.
-    /// A run is not resumed with another.
+    /// Which decoder this is, with everything that decides its output: a digest of the vocabulary, the colour
+    /// transform. A run is not resumed with another.
     fn identity(&self) -> String;
 
-    /// About how many bytes of rows a byte of records becomes: what shuffle windows are planned by. Part of the order of
-    /// rows, so it depends on nothing but the decoder.
+    /// About how many bytes of rows a byte of records becomes: what shuffle windows are planned by. Part of the order
+    /// of rows, so it depends on nothing but the decoder.
     fn expansion(&self) -> u64 {
         1
     }

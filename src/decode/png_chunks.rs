@@ -1,9 +1,9 @@
 //! PNG files without what is not needed for their pixels.
 //!
-//! A PNG may carry texts and colour profiles, compressed: a kilobyte of profile becomes half a gigabyte, for every image and
-//! in every worker, and nobody here looks at it. Such chunks are *ancillary*: the format says so in their names, and a reader
-//! may pass over all it does not know. Of these only the transparency is kept, which decides what a pixel is. Used by
-//! `image`.
+//! A PNG may carry texts and colour profiles, compressed: a kilobyte of profile becomes half a gigabyte, for every
+//! image and in every worker, and nobody here looks at it. Such chunks are *ancillary*: the format says so in their
+//! names, and a reader may pass over all it does not know. Of these only the transparency is kept, which decides what a
+//! pixel is. Used by `image`.
 
 use std::borrow::Cow;
 
@@ -12,8 +12,8 @@ const SIGNATURE: &[u8] = b"\x89PNG\r\n\x1a\n";
 /// Length and name before the content of a chunk, checksum after it.
 const AROUND: usize = 4 + 4 + 4;
 
-/// The file without ancillary chunks. Where its chunks cannot be followed, the rest stays as it is: the decoder says what is
-/// wrong with it.
+/// The file without ancillary chunks. Where its chunks cannot be followed, the rest stays as it is: the decoder says
+/// what is wrong with it.
 pub(super) fn without_ancillary(file: &[u8]) -> Cow<'_, [u8]> {
     let Some(mut rest) = file.strip_prefix(SIGNATURE) else { return file.into() };
     let mut kept: Option<Vec<u8>> = None;

@@ -1,8 +1,9 @@
 //! Lists of numbers that are rows already: tables, SNPs, arrays.
 //!
 //! Every list has one value per variable. Categories are checked against their number; real numbers must be finite and
-//! no larger than a density can square, and integers become real where reals are wanted (above 2²⁴ to the nearest `f32`). A missing value stays missing, whatever
-//! it holds: the circuit marginalises it. Fed by table columns, list columns and arrays.
+//! no larger than a density can square, and integers become real where reals are wanted (above 2²⁴ to the nearest
+//! `f32`). A missing value stays missing, whatever it holds: the circuit marginalises it. Fed by table columns, list
+//! columns and arrays.
 
 use std::ops::Range;
 

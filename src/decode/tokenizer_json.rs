@@ -1,8 +1,8 @@
 //! Any tokenizer that comes as a `tokenizer.json`.
 //!
-//! The only user of `tokenizers`. A document is encoded whole and nothing is added to it: templates, truncation and padding
-//! that the file asks for are for single sentences and would break a stream. Special tokens written out in a text *are*
-//! recognised, as everywhere that reads these files.
+//! The only user of `tokenizers`. A document is encoded whole and nothing is added to it: templates, truncation and
+//! padding that the file asks for are for single sentences and would break a stream. Special tokens written out in a
+//! text *are* recognised, as everywhere that reads these files.
 
 use std::path::Path;
 

@@ -7,9 +7,9 @@
 //! | `optimizer.safetensors` | the optimizer's buffers; not in a model |
 //! | `checkpoint.json` | the rest ([`CheckpointMeta`]), with the SHA-256 of each of the other files and of itself |
 //!
-//! A checkpoint appears whole or not at all (`publish`) and is read only if every byte is as it was written. Parameters,
-//! optimizer and cursor are of one moment, so a stream that begins at the cursor continues the run. [`CheckpointFolder`]
-//! keeps several checkpoints; [`model`](super::model) is the same folder without an optimizer.
+//! A checkpoint appears whole or not at all (`publish`) and is read only if every byte is as it was written.
+//! Parameters, optimizer and cursor are of one moment, so a stream that begins at the cursor continues the run.
+//! [`CheckpointFolder`] keeps several checkpoints; [`model`](super::model) is the same folder without an optimizer.
 //!
 //! [`CheckpointFolder`]: super::CheckpointFolder
 
@@ -66,7 +66,8 @@ pub struct CheckpointMeta {
     pub progress: Progress,
     /// The optimizer's counters; its buffers are in a file of their own. A model has none.
     pub optimizer: Option<OptimizerCounters>,
-    /// Whatever else the run keeps with its parameters: validation history, counters of bad records, the pipeline's text.
+    /// Whatever else the run keeps with its parameters: validation history, counters of bad records, the pipeline's
+    /// text.
     pub extra: Map<String, Value>,
     /// Every other file.
     pub files: BTreeMap<String, FileHash>,
@@ -187,8 +188,8 @@ fn listed<'a>(path: &Path, meta: &'a CheckpointMeta, name: &str) -> Result<&'a F
     meta.files.get(name).ok_or_else(missing)
 }
 
-// `checkpoint.json` is a JSON object of the body and its hash. The text around the body is fixed to the byte, so that the
-// hash of the body covers the whole file.
+// `checkpoint.json` is a JSON object of the body and its hash. The text around the body is fixed to the byte, so that
+// the hash of the body covers the whole file.
 const BEFORE_BODY: &str = "{\n\"body\": ";
 const BEFORE_HASH: &str = ",\n\"sha256\": \"";
 const AFTER_HASH: &str = "\"\n}\n";

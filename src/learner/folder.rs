@@ -1,7 +1,7 @@
 //! The checkpoints of a run, side by side in one folder.
 //!
-//! Whoever writes holds the folder's lock, which the system releases however the process ends: nothing has to be cleaned up
-//! by hand after a `kill -9`. Reading needs no lock: a checkpoint is whole from the moment it has its name.
+//! Whoever writes holds the folder's lock, which the system releases however the process ends: nothing has to be
+//! cleaned up by hand after a `kill -9`. Reading needs no lock: a checkpoint is whole from the moment it has its name.
 //!
 //! A lock is of a file, not of its name. Whoever removes or renames the folder lets another process lock a new file of
 //! that name, so [`CheckpointFolder::hold`] looks before every checkpoint whether the file is still the one that is
@@ -55,8 +55,8 @@ pub struct Latest {
 }
 
 impl CheckpointFolder {
-    /// Opens a folder for writing, making it if need be, and cleans up what a killed process left unfinished. An error if
-    /// another process, or another handle of this one, has it open.
+    /// Opens a folder for writing, making it if need be, and cleans up what a killed process left unfinished. An error
+    /// if another process, or another handle of this one, has it open.
     pub fn open(dir: &Path) -> Result<Self> {
         let place = dir.display().to_string();
         fs::create_dir_all(dir).map_err(|e| Error::io(&place, &e))?;
@@ -129,8 +129,8 @@ impl CheckpointFolder {
         latest(&self.dir)
     }
 
-    /// Of the checkpoints up to the one just `written`, removes all but the last `keep_last` and that of step `best`. Later
-    /// ones are not touched and do not count: they are damaged, or the run would not have come back before them.
+    /// Of the checkpoints up to the one just `written`, removes all but the last `keep_last` and that of step `best`.
+    /// Later ones are not touched and do not count: they are damaged, or the run would not have come back before them.
     /// Returns the paths of the removed.
     pub fn prune(&self, written: u64, keep_last: usize, best: Option<u64>) -> Result<Vec<PathBuf>> {
         if keep_last == 0 {
@@ -180,8 +180,8 @@ pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(steps)
 }
 
-/// The newest checkpoint in a folder that is whole. One that a newer version wrote is an error rather than damage: going on
-/// from an older one would throw work away.
+/// The newest checkpoint in a folder that is whole. One that a newer version wrote is an error rather than damage:
+/// going on from an older one would throw work away.
 pub fn latest(dir: &Path) -> Result<Latest> {
     let mut latest = Latest::default();
     for (_, path) in list(dir)?.into_iter().rev() {

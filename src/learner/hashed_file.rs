@@ -1,8 +1,8 @@
 //! Files that are hashed while they are written and checked while they are read.
 //!
-//! A file is written once, in one go, and is on the disk before its hash is known to anybody. Reading checks the size before
-//! the first byte and the hash after the last, so no length inside a file can ask for more than the file has. The one place
-//! besides `data` that knows SHA-256: files are too large to be hashed in one piece.
+//! A file is written once, in one go, and is on the disk before its hash is known to anybody. Reading checks the size
+//! before the first byte and the hash after the last, so no length inside a file can ask for more than the file has.
+//! The one place besides `data` that knows SHA-256: files are too large to be hashed in one piece.
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Read, Write};

@@ -15,8 +15,8 @@ pub struct Identity {
     /// What turned records into rows: a decoder with its vocabulary.
     pub decoder: String,
     /// Digest of what the circuit is built from: `[circuit]` of the pipeline, the shape of a row, the file of a circuit
-    /// from a file, and how densities start. Not [`circuit_digest`]: it is compared before anything is built, and to learn
-    /// a structure takes minutes.
+    /// from a file, and how densities start. Not [`circuit_digest`]: it is compared before anything is built, and to
+    /// learn a structure takes minutes.
     pub circuit: String,
     /// The optimizer's spec. Only its kind must stay: going on with another step size is a thing people do.
     pub optimizer: Value,
@@ -53,8 +53,8 @@ impl Identity {
     }
 }
 
-/// Names a structure: the SHA-256 of its node list as [`write_circuit`] writes it without parameters, and so of the file
-/// `circuit.json` of a checkpoint.
+/// Names a structure: the SHA-256 of its node list as [`write_circuit`] writes it without parameters, and so of the
+/// file `circuit.json` of a checkpoint.
 pub fn circuit_digest(circuit: &Circuit) -> String {
     Digest::of(write_circuit(circuit, None).as_bytes())
 }

@@ -1,8 +1,8 @@
 //! Learning as a service: one thread owns the device, everybody else holds a [`Learner`].
 //!
 //! A handle is cheap to clone and its questions may come from any task or thread while the learner learns: each is
-//! answered between two batches and changes nothing. The queue is bounded, so a stream that is faster than the device waits:
-//! that is the back-pressure. Waiting needs no particular async runtime.
+//! answered between two batches and changes nothing. The queue is bounded, so a stream that is faster than the device
+//! waits: that is the back-pressure. Waiting needs no particular async runtime.
 //!
 //! A [`Snapshot`] is a learner at one moment; [`checkpoint`] writes it to a folder and reads it back to the same bits,
 //! [`CheckpointFolder`] keeps several of them, [`model`] is one without an optimizer. Fed by `batcher` through the
@@ -79,8 +79,8 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Puts a backend and the optimizer that was built on it to work, from where they are or from a checkpoint. A checkpoint
-    /// without optimizer state (a model) gives parameters and counters, and the optimizer starts afresh.
+    /// Puts a backend and the optimizer that was built on it to work, from where they are or from a checkpoint. A
+    /// checkpoint without optimizer state (a model) gives parameters and counters, and the optimizer starts afresh.
     pub fn spawn(
         mut backend: Box<dyn Backend>,
         mut optimizer: Box<dyn Optimizer>,
@@ -116,8 +116,8 @@ impl Learner {
         Ok(Self { circuit, commands, progress: public, ended, fate })
     }
 
-    /// Learns from some rows and moves the cursor by as many. Waits while the queue is full. A batch that does not fit the
-    /// circuit is refused and leaves no trace.
+    /// Learns from some rows and moves the cursor by as many. Waits while the queue is full. A batch that does not fit
+    /// the circuit is refused and leaves no trace.
     pub async fn learn(&self, batch: Batch) -> Result<StepReport> {
         self.ask(|reply| Command::Learn { batch, end: None, reply }).await
     }
@@ -172,8 +172,8 @@ impl Learner {
         &self.circuit
     }
 
-    /// Takes no more commands, waits until those in the queue are done and the device is released, and tells whether all went
-    /// well. Other handles find the learner closed.
+    /// Takes no more commands, waits until those in the queue are done and the device is released, and tells whether
+    /// all went well. Other handles find the learner closed.
     pub async fn close(self) -> Result<()> {
         self.commands.close();
         let _ = self.ended.recv().await; // an error is what it waits for

@@ -1,8 +1,9 @@
 //! Parameters and optimizer buffers as `safetensors` files: the one door to that crate.
 //!
 //! A parameter block is one `F32` tensor, `param.0000.sum` of shape `[units, children]` or `param.0001.input` of shape
-//! `[slots, units]`: as it lies in the circuit's layout, so that other programs can read a model without ours. A buffer of an
-//! optimizer is one flat tensor under its own name. Values go to the file and come back in small pieces and to the same bits.
+//! `[slots, units]`: as it lies in the circuit's layout, so that other programs can read a model without ours. A buffer
+//! of an optimizer is one flat tensor under its own name. Values go to the file and come back in small pieces and to
+//! the same bits.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -58,8 +59,8 @@ pub(super) fn read_params(path: &Path, expected: &FileHash, circuit: &Circuit) -
     }
     let place = reader.place.clone();
     reader.finish()?;
-    // Not `Params::from_values`: a location of −0 is one that a density may have learned, and comes back as it was. Weights
-    // are never −0, which would compare as above everything.
+    // Not `Params::from_values`: a location of −0 is one that a density may have learned, and comes back as it was.
+    // Weights are never −0, which would compare as above everything.
     for (block, layout) in circuit.params().iter().zip(circuit.layout().blocks()) {
         let weights = match &block.kind {
             ParamKind::Sum { .. } => true,

@@ -1,8 +1,8 @@
 //! Folders that appear whole or not at all.
 //!
-//! A folder is filled under a name that begins with `.tmp-`, flushed, and renamed. Whatever goes wrong before the rename
-//! leaves what was there before. Two renames are needed where a folder of that name is replaced: between them the old one
-//! lives under a `.tmp-old-` name, from where [`recover`] fetches it if the process was killed just there.
+//! A folder is filled under a name that begins with `.tmp-`, flushed, and renamed. Whatever goes wrong before the
+//! rename leaves what was there before. Two renames are needed where a folder of that name is replaced: between them
+//! the old one lives under a `.tmp-old-` name, from where [`recover`] fetches it if the process was killed just there.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,8 +15,8 @@ const UNFINISHED: &str = ".tmp-";
 /// What names of folders begin with that are on their way out.
 const OLD: &str = ".tmp-old-";
 
-/// Makes the folder `target` of what `fill` writes into the folder it is given. A folder that is there already is replaced
-/// if it holds nothing but files of the names in `ours`, and left alone otherwise.
+/// Makes the folder `target` of what `fill` writes into the folder it is given. A folder that is there already is
+/// replaced if it holds nothing but files of the names in `ours`, and left alone otherwise.
 pub(super) fn publish(target: &Path, ours: &[&str], fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let name = target
         .file_name()
@@ -58,8 +58,8 @@ pub(super) fn retire(folder: &Path) -> Result<()> {
     remove(&old)
 }
 
-/// Cleans up after processes that were killed: unfinished folders go, a folder that was being replaced comes back. Only for
-/// whoever owns `dir`.
+/// Cleans up after processes that were killed: unfinished folders go, a folder that was being replaced comes back. Only
+/// for whoever owns `dir`.
 pub(super) fn recover(dir: &Path) -> Result<()> {
     let entries = fs::read_dir(dir).map_err(|e| failed(dir, &e))?;
     for entry in entries {

@@ -1,8 +1,8 @@
 //! The thread that owns the device: takes one command after the other and answers each.
 //!
-//! An answer is sent after the progress it made is public. A refused batch (an error of kind `Data`: nothing was touched)
-//! concerns its sender alone; any other failure while learning leaves parameters that nobody can vouch for, so the worker
-//! stops and says why to everybody. Driven by the handle in `mod.rs`.
+//! An answer is sent after the progress it made is public. A refused batch (an error of kind `Data`: nothing was
+//! touched) concerns its sender alone; any other failure while learning leaves parameters that nobody can vouch for, so
+//! the worker stops and says why to everybody. Driven by the handle in `mod.rs`.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -60,7 +60,8 @@ pub(super) struct Worker {
     pub public: Arc<Mutex<Progress>>,
 }
 
-/// The life of the thread. `ended` is dropped last: whoever waits for it finds the fate settled and the device released.
+/// The life of the thread. `ended` is dropped last: whoever waits for it finds the fate settled and the device
+/// released.
 pub(super) fn run(worker: Worker, commands: &Receiver<Command>, fate: &Fate, ended: Sender<()>) {
     let outcome = catch_unwind(AssertUnwindSafe(move || worker.work(commands)));
     let failure = match outcome {

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 
-/// Runs `work` on a thread of its own. Whoever stops waiting leaves it behind: unlike a runtime's blocking workers, it does
-/// not keep the program from ending, so it may read from standard input or compute for minutes.
+/// Runs `work` on a thread of its own. Whoever stops waiting leaves it behind: unlike a runtime's blocking workers, it
+/// does not keep the program from ending, so it may read from standard input or compute for minutes.
 pub(super) async fn detached<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> Result<T> + Send + 'static,

@@ -28,8 +28,8 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// The same without bits and perplexity unless `is_discrete`: of a density they depend on the unit of the data, and may be of
-    /// any sign.
+    /// The same without bits and perplexity unless `is_discrete`: of a density they depend on the unit of the data, and
+    /// may be of any sign.
     pub fn in_units_of(mut self, is_discrete: bool) -> Self {
         if !is_discrete {
             (self.bits_per_dim, self.perplexity) = (None, None);

@@ -35,14 +35,15 @@ pub fn learns_structure(spec: &CircuitSpec) -> bool {
     matches!(spec.model, ModelSpec::Hclt { .. } | ModelSpec::Pdhclt(_))
 }
 
-/// Whether a circuit is built for what its rows are: its structure, or where the moments of its densities are taken about.
+/// Whether a circuit is built for what its rows are: its structure, or where the moments of its densities are taken
+/// about.
 pub fn needs_sample(spec: &CircuitSpec, shape: &RowShape) -> bool {
     learns_structure(spec)
         || !matches!(spec.model, ModelSpec::File { .. }) && input_kind(spec, shape.values) == InputKind::Gaussian
 }
 
-/// Builds the circuit. `sample` are rows to learn a tree and the spread of real columns from; `tell` is told how much of
-/// that is done, from 0 to 1.
+/// Builds the circuit. `sample` are rows to learn a tree and the spread of real columns from; `tell` is told how much
+/// of that is done, from 0 to 1.
 pub fn build_circuit(
     spec: &CircuitSpec,
     shape: &RowShape,
@@ -115,8 +116,8 @@ fn starts_from_clusters(spec: &CircuitSpec) -> bool {
         && matches!(spec.input, None | Some(InputKind::Categorical))
 }
 
-/// The parameters to start from: those of the circuit's file; or random ones, moved to clusters of `sample` where these are
-/// components of a mixture over categories, and to rows of it where inputs are densities.
+/// The parameters to start from: those of the circuit's file; or random ones, moved to clusters of `sample` where these
+/// are components of a mixture over categories, and to rows of it where inputs are densities.
 pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit, sample: Option<&Batch>) -> Result<Params> {
     if let ModelSpec::File { path } = &spec.model {
         let (_, params) = json::load(Path::new(&expand_path(path)?))?;
@@ -158,8 +159,8 @@ pub fn input_kind(spec: &CircuitSpec, values: ValueKind) -> InputKind {
     })
 }
 
-/// The distribution of a variable. A normal one takes moments about the centre of its column, and is at least `min_std` of
-/// its width wide.
+/// The distribution of a variable. A normal one takes moments about the centre of its column, and is at least `min_std`
+/// of its width wide.
 fn input(spec: &CircuitSpec, values: ValueKind, spread: Option<Spread>) -> Result<Arc<dyn Distribution>> {
     let refuse =
         |name: &str| Err(Error::option(format!("input = \"{name}\": needs categories, and the rows are real numbers")));
@@ -262,7 +263,8 @@ pub fn estimate(
 
 /// Flow buffers have 4 bytes a number, those that sum up many batches 8; row buffers 8.
 fn optimizer_bytes(optimizer: &OptimizerSpec, stats: u64, rows: u64) -> u64 {
-    // What every optimizer has that updates during an epoch: flows, sums of several batches, row masses and a spare for them.
+    // What every optimizer has that updates during an epoch: flows, sums of several batches, row masses and a spare for
+    // them.
     let window = |batches_per_update: u64| {
         let pending = if batches_per_update > 1 { 8 * stats } else { 0 };
         4 * stats + pending + 16 * rows

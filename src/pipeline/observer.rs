@@ -1,8 +1,8 @@
 //! What a run tells whoever watches it.
 //!
 //! The training loop sends an [`Event`] whenever something happens; an [`Observer`] shows it. The same structs are the
-//! lines of `metrics.jsonl`. All likelihoods are in nats per row, before the update that they led to. Those of batches come out
-//! of the pass that learns from them, at its precision; those of held-out rows are of an evaluation, in f32.
+//! lines of `metrics.jsonl`. All likelihoods are in nats per row, before the update that they led to. Those of batches
+//! come out of the pass that learns from them, at its precision; those of held-out rows are of an evaluation, in f32.
 
 use std::path::PathBuf;
 
@@ -163,7 +163,8 @@ pub struct Validated {
     /// Mean log-likelihood of the rows of the latest epoch that is over, each batch before its update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub train_ll: Option<f64>,
-    /// Mean log-likelihood of the test rows, which are looked at only where the held-out rows say it is the best so far.
+    /// Mean log-likelihood of the test rows, which are looked at only where the held-out rows say it is the best so
+    /// far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_ll: Option<f64>,
     /// How long it took.

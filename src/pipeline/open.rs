@@ -1,9 +1,9 @@
 //! What a pipeline names, opened: sources by their format, decoders by what the source delivers.
 //!
-//! Where the pipeline is silent the data decides, as far as it can only mean one thing: a column of lists is rows, a column
-//! of image files images, columns of numbers are variables, and how many categories there are is counted over the first
-//! rows. What was decided is said before anything is learned ([`Opened::reading`]). Opening reads headers and at most
-//! these rows.
+//! Where the pipeline is silent the data decides, as far as it can only mean one thing: a column of lists is rows, a
+//! column of image files images, columns of numbers are variables, and how many categories there are is counted over
+//! the first rows. What was decided is said before anything is learned ([`Opened::reading`]). Opening reads headers and
+//! at most these rows.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -74,8 +74,8 @@ enum Hint {
     Synthetic { num_vars: usize, cats: u32 },
 }
 
-/// Opens a source for a run with so much memory. Token files are cut into rows of `decode.window`. Where the source names no
-/// column, those of `like` are meant, if that is given.
+/// Opens a source for a run with so much memory. Token files are cut into rows of `decode.window`. Where the source
+/// names no column, those of `like` are meant, if that is given.
 pub async fn open_source(
     spec: &SourceSpec,
     decode: &DecodeSpec,
@@ -233,8 +233,8 @@ impl Opened {
         }
     }
 
-    /// How long most of the first lists are: a list of another length is a bad record. Where there is no such length the
-    /// lists are not rows.
+    /// How long most of the first lists are: a list of another length is a bad record. Where there is no such length
+    /// the lists are not rows.
     async fn list_length(&self) -> Result<usize> {
         let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
         let mut first_other = None;
@@ -292,7 +292,8 @@ impl Opened {
         }))
     }
 
-    /// Grey if all of the first images are, which are few; otherwise colours. Those of a live stream cannot be looked at.
+    /// Grey if all of the first images are, which are few; otherwise colours. Those of a live stream cannot be looked
+    /// at.
     async fn likely_color(&self) -> Result<Color> {
         if matches!(self.source, Source::Live(_)) {
             return Ok(Color::YcocgR);

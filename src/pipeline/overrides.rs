@@ -1,7 +1,8 @@
 //! `--set key=value`: a pipeline with something changed, for one run.
 //!
 //! The key is the path in the file, the value is TOML or else a plain text: `--set batch.rows=64`,
-//! `--set learn.optimizer=full_batch_em`, `--set 'learn.step={ schedule = "cosine", from = 0.4, to = 0.05, horizon = 900 }'`.
+//! `--set learn.optimizer=full_batch_em`,
+//! `--set 'learn.step={ schedule = "cosine", from = 0.4, to = 0.05, horizon = 900 }'`.
 //!
 //! Another optimizer (or model) does not know all options of the one in the file. Those of the file that it does not
 //! know are dropped, those that both know stay, and a note says which; an option that was itself `--set` stays, so that

@@ -59,7 +59,8 @@ pub struct Inputs {
     pub stream: StreamOptions,
     /// What is held out.
     pub valid: Option<HeldOut>,
-    /// What is looked at only when the held-out rows say that the model is the best so far. No pipeline has any: a comparison does.
+    /// What is looked at only when the held-out rows say that the model is the best so far. No pipeline has any: a
+    /// comparison does.
     pub test: Option<HeldOut>,
     /// The stream of a source that comes only once, if its first rows have been looked at already.
     begun: Arc<Mutex<Option<Stream>>>,
@@ -222,8 +223,8 @@ impl Inputs {
         }
     }
 
-    /// Builds the circuit, from a sample of rows if these decide what it is. `seen` is told from time to time how much of
-    /// a structure has been learned, from 0 to 1.
+    /// Builds the circuit, from a sample of rows if these decide what it is. `seen` is told from time to time how much
+    /// of a structure has been learned, from 0 to 1.
     pub async fn build_circuit(&self, spec: &PipelineSpec, seen: &mut (dyn FnMut(f64) + Send)) -> Result<Circuit> {
         let sample = match needs_sample(&spec.circuit, self.decoder.shape()) {
             true => Some(self.sample(self.sample_rows(spec)).await?),
@@ -273,8 +274,8 @@ impl Inputs {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
     }
 
-    /// How many rows are looked at before the first batch. A live stream is not kept waiting for more than one batch, but
-    /// for a structure.
+    /// How many rows are looked at before the first batch. A live stream is not kept waiting for more than one batch,
+    /// but for a structure.
     fn sample_rows(&self, spec: &PipelineSpec) -> u64 {
         match self.source {
             Source::Live(_) if !learns_structure(&spec.circuit) => spec.batch.rows as u64,
@@ -297,7 +298,8 @@ impl Inputs {
         sample.ok_or_else(|| Error::data("there is no row to start from"))
     }
 
-    /// The stream that is learned from, from `start` on: the one whose first rows were looked at, if they come only once.
+    /// The stream that is learned from, from `start` on: the one whose first rows were looked at, if they come only
+    /// once.
     pub fn stream(&self, epochs: Option<u64>, start: Cursor) -> Result<Stream> {
         // Only a run that begins looks ahead: one that goes on has its circuit and its parameters.
         let begun = self.take_begun().filter(|_| start == Cursor::default());
@@ -313,8 +315,8 @@ impl Inputs {
         Stream::open(&self.source, &self.decoder, &self.batch, &options, start)
     }
 
-    /// Puts a circuit on the device and an optimizer beside it. Without a `start` its parameters are those that the pipeline
-    /// starts from.
+    /// Puts a circuit on the device and an optimizer beside it. Without a `start` its parameters are those that the
+    /// pipeline starts from.
     pub async fn build_learner(
         &self,
         spec: &PipelineSpec,

@@ -1,7 +1,7 @@
 //! The training loop: batches from a stream into a learner, with validation, checkpoints and lines for whoever watches.
 //!
-//! What happens after a batch depends on its number alone (validation, checkpoints by batches) or changes nothing that is
-//! learned (checkpoints by seconds), so a run that was killed and resumed ends with the same parameters as one that
+//! What happens after a batch depends on its number alone (validation, checkpoints by batches) or changes nothing that
+//! is learned (checkpoints by seconds), so a run that was killed and resumed ends with the same parameters as one that
 //! was not. Validation comes before a checkpoint of the same step, and the checkpoint remembers its result.
 //!
 //! [`rehearse`] is the same loop without a run folder, for measuring.
@@ -58,7 +58,8 @@ pub struct TrainOptions {
 /// Lines of `metrics.jsonl` are at least this far apart, except for those that carry a validation.
 const LINE_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Learns what the pipeline says, until its end, a limit or a request to stop; leaves a checkpoint in any of these cases.
+/// Learns what the pipeline says, until its end, a limit or a request to stop; leaves a checkpoint in any of these
+/// cases.
 pub async fn train(
     spec: &PipelineSpec,
     options: &TrainOptions,
@@ -74,8 +75,8 @@ pub async fn train(
     }
 }
 
-/// Learns as [`train`] does, with inputs that are open and a circuit that is built: for several runs on one stream from one
-/// start. A run that goes on has the circuit of its checkpoint.
+/// Learns as [`train`] does, with inputs that are open and a circuit that is built: for several runs on one stream from
+/// one start. A run that goes on has the circuit of its checkpoint.
 pub async fn train_on(
     spec: &PipelineSpec,
     inputs: &Inputs,

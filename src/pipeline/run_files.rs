@@ -1,7 +1,7 @@
 //! The files of a run folder besides its checkpoints: the resolved pipeline, `metrics.jsonl`, `quarantine.jsonl`.
 //!
-//! A run that goes on from a checkpoint repeats what came after it, so lines of later steps are taken out first. A step has one
-//! line in `metrics.jsonl`, and one more with each validation after it; a record is in the ledger once.
+//! A run that goes on from a checkpoint repeats what came after it, so lines of later steps are taken out first. A step
+//! has one line in `metrics.jsonl`, and one more with each validation after it; a record is in the ledger once.
 //!
 //! All of them are opened before the first batch, and a folder that holds such files of somebody else is refused. From
 //! then on nothing that cannot be written here ends a run: lines wait and are tried again with the next one, and only
@@ -119,7 +119,8 @@ impl RunFiles {
         Ok(())
     }
 
-    /// Writes again what a folder has to have that was removed or renamed, and was made again. Lines follow by themselves.
+    /// Writes again what a folder has to have that was removed or renamed, and was made again. Lines follow by
+    /// themselves.
     pub fn renew(&mut self) -> Result<()> {
         self.is_resolved = self.out.join(RESOLVED).exists();
         self.write_resolved()
@@ -239,8 +240,8 @@ impl JsonLines {
         written
     }
 
-    /// Lines into a file that was removed, or moved with its folder, would be lost to this run. One that has come in its
-    /// place is somebody else's.
+    /// Lines into a file that was removed, or moved with its folder, would be lost to this run. One that has come in
+    /// its place is somebody else's.
     fn reopen_if_removed(&mut self) -> io::Result<()> {
         let is_ours = match fs::metadata(&self.path) {
             Ok(there) => is_same_file(&self.file.metadata()?, &there),

@@ -130,7 +130,8 @@ fn as_size<S: Serializer>(bytes: &u64, serializer: S) -> std::result::Result<S::
     serializer.serialize_str(&write_size(*bytes))
 }
 
-/// Another section that knows a key. The held-out one comes last: it shares most of its keys with others, which are meant.
+/// Another section that knows a key. The held-out one comes last: it shares most of its keys with others, which are
+/// meant.
 fn elsewhere(here: &str) -> impl Fn(&str) -> Option<String> {
     move |key| {
         let knows = |table: &&&Table| table.path != here && table.key(key).is_some();

@@ -5,14 +5,14 @@
 //!  awaits bytes      cuts pieces       any order                    restores order
 //! ```
 //!
-//! Channels are bounded and a full one is the back-pressure; bytes are bounded too. A quarter of the memory is a budget for
-//! what was fetched, a quarter for what is between cutter and batcher; each has one taker, who takes in stream order, so the
-//! piece that is needed next always has its bytes already: nothing can wait in a circle. Half is what the batcher may
-//! hold at most; it refuses to hold more.
+//! Channels are bounded and a full one is the back-pressure; bytes are bounded too. A quarter of the memory is a budget
+//! for what was fetched, a quarter for what is between cutter and batcher; each has one taker, who takes in stream
+//! order, so the piece that is needed next always has its bytes already: nothing can wait in a circle. Half is what the
+//! batcher may hold at most; it refuses to hold more.
 //!
-//! Every step of the stream has a number, given by the cutter; the batcher goes by these numbers, so items and errors come
-//! out in the same order for any number of decoders. Dropping the [`Stream`] stops everything: each stage ends when
-//! the channel after it is closed.
+//! Every step of the stream has a number, given by the cutter; the batcher goes by these numbers, so items and errors
+//! come out in the same order for any number of decoders. Dropping the [`Stream`] stops everything: each stage ends
+//! when the channel after it is closed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;

@@ -1,10 +1,10 @@
 //! The messages of an Arrow IPC stream, cut apart and checked before a byte of them is decoded.
 //!
 //! A message is a length, metadata that describes arrays, and a body that holds their buffers. Every length in it is
-//! compared with what is there and with the limits of the run: of the metadata, of the body, of each buffer in the body, what
-//! each compressed buffer says that it decompresses to, and the number of rows. The `arrow` crate trusts all of them, and
-//! an allocation that fails ends the process. Bytes are taken in as they come, never by what a length promises. Used by
-//! `arrow_stream`.
+//! compared with what is there and with the limits of the run: of the metadata, of the body, of each buffer in the
+//! body, what each compressed buffer says that it decompresses to, and the number of rows. The `arrow` crate trusts all
+//! of them, and an allocation that fails ends the process. Bytes are taken in as they come, never by what a length
+//! promises. Used by `arrow_stream`.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -141,7 +141,8 @@ fn damaged(what: &str) -> Trouble {
     Trouble::Refused(format!("{what}: the stream is damaged"))
 }
 
-/// Compares all lengths of some arrays with their body and the limits. Returns how many bytes they take, the body included.
+/// Compares all lengths of some arrays with their body and the limits. Returns how many bytes they take, the body
+/// included.
 fn check_arrays(
     batch: ipc::RecordBatch<'_>,
     before: usize,

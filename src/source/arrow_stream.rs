@@ -1,7 +1,8 @@
 //! Arrow IPC streams, as any producer can pipe into standard input: a `LiveSource`.
 //!
-//! The schema comes first and decides, with [`Columns`], what the records are; then each record batch is cut into pieces, and
-//! rows are counted from the beginning. Nothing can be read again: after a crash the producer decides what comes next.
+//! The schema comes first and decides, with [`Columns`], what the records are; then each record batch is cut into
+//! pieces, and rows are counted from the beginning. Nothing can be read again: after a crash the producer decides what
+//! comes next.
 //!
 //! A stream that stops inside a message is cut off, and an error. One that stops between two messages is complete even
 //! without the end marker, because the format allows it; watch the producer's exit status (`set -o pipefail`).
@@ -161,8 +162,8 @@ fn check_head(head: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The `arrow` crate panics on some damaged messages, such as one with a dictionary that is not there: an error like any
-/// other. What was read from is not used again after an error, so it does not matter in what state that left it.
+/// The `arrow` crate panics on some damaged messages, such as one with a dictionary that is not there: an error like
+/// any other. What was read from is not used again after an error, so it does not matter in what state that left it.
 fn unless_damaged<T>(read: impl FnOnce() -> std::result::Result<T, ArrowError>) -> std::result::Result<T, ArrowError> {
     let damaged = |_| Err(ArrowError::IpcError("its parts contradict each other: the stream is damaged".into()));
     quietly(read).unwrap_or_else(damaged)

@@ -1,10 +1,10 @@
 //! A mapped file that loses a part of itself is an error, not the end of the process.
 //!
-//! Touching a page of a mapping that the file no longer has, or that the disk cannot deliver, raises SIGBUS. No check before
-//! a read can rule that out, because the file may become shorter at any moment. So the signal is handled: where the address
-//! lies in one of our mappings, pages of zeros are put over the rest of that mapping and the mapping is marked as lost;
-//! the read goes on, and whoever made it asks [`Region::is_lost`] afterwards and throws away what it got. Any other address
-//! is none of our business: whoever handled the signal before handles it.
+//! Touching a page of a mapping that the file no longer has, or that the disk cannot deliver, raises SIGBUS. No check
+//! before a read can rule that out, because the file may become shorter at any moment. So the signal is handled: where
+//! the address lies in one of our mappings, pages of zeros are put over the rest of that mapping and the mapping is
+//! marked as lost; the read goes on, and whoever made it asks [`Region::is_lost`] afterwards and throws away what it
+//! got. Any other address is none of our business: whoever handled the signal before handles it.
 //!
 //! The handler does nothing that a signal handler must not: it reads atomics, and makes one system call. Regions are
 //! never freed and never reused, so that it cannot see half of one and half of another. Used by `mapped`.
@@ -69,9 +69,9 @@ fn install() {
     // SAFETY: asks for a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     PAGE_BYTES.store(usize::try_from(page).unwrap_or(4096), Ordering::Relaxed);
-    // SAFETY: `sigaction` is plain data for which zeros are valid. `handle` has the signature that SA_SIGINFO asks for, keeps
-    // to what a handler may do (see there), and is set on the alternative stack where the thread has one. The handler before
-    // ours is kept before the first region exists, so that `handle` finds it.
+    // SAFETY: `sigaction` is plain data for which zeros are valid. `handle` has the signature that SA_SIGINFO asks for,
+    // keeps to what a handler may do (see there), and is set on the alternative stack where the thread has one. The
+    // handler before ours is kept before the first region exists, so that `handle` finds it.
     unsafe {
         let mut previous: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGBUS, std::ptr::null(), &mut previous) != 0 {
@@ -108,8 +108,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 /// Puts pages of zeros over a mapping, from the page of an address to its end. Returns false if that failed.
 fn put_zeros(region: &Region, address: usize) -> bool {
     let page = address & !(PAGE_BYTES.load(Ordering::Relaxed) - 1);
-    // SAFETY: the range is a part of one of our mappings, which is still there: the thread that runs this reads from it, and
-    // whoever unmaps it has `forget` it first. The mapping is read-only and its bytes may change at any time
+    // SAFETY: the range is a part of one of our mappings, which is still there: the thread that runs this reads from
+    // it, and whoever unmaps it has `forget` it first. The mapping is read-only and its bytes may change at any time
     // (`Mapped::open`), so zeros are as good as what was there. `mmap` is a bare system call; `errno` is put back.
     unsafe {
         let errno = libc::__errno_location();

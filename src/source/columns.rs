@@ -1,8 +1,8 @@
 //! Which columns hold the records, and the records in them.
 //!
-//! [`Columns`] is what a user says, a [`Binding`] what it means for one schema: which columns, and how they become records.
-//! Columns are bound by name, file by file, so shards may differ in everything else; what they deliver must agree. Used by
-//! `parquet` and `arrow_stream`.
+//! [`Columns`] is what a user says, a [`Binding`] what it means for one schema: which columns, and how they become
+//! records. Columns are bound by name, file by file, so shards may differ in everything else; what they deliver must
+//! agree. Used by `parquet` and `arrow_stream`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -31,7 +31,8 @@ pub enum Columns {
     Only(Wanted),
     /// A column of texts, byte strings, images (`struct{bytes, path}`), lists of numbers, or numbers.
     One(String),
-    /// One column of numbers per variable, in this order; `x*` is every column whose name begins with `x`, in file order.
+    /// One column of numbers per variable, in this order; `x*` is every column whose name begins with `x`, in file
+    /// order.
     Many(Vec<String>),
 }
 

@@ -1,8 +1,8 @@
 //! Compressed token files, `.bin.zst`: little-endian token ids in zstd frames, a block a frame.
 //!
-//! A frame holds whole tokens and can be read by itself; [`CompressedWriter`] makes frames of a mebibyte with checksums.
-//! Any zstd file of token ids can be read, but one made in one go is one block. A piece is one list of consecutive tokens.
-//! A damaged frame costs that frame. Frames are found by `zstd_frames`.
+//! A frame holds whole tokens and can be read by itself; [`CompressedWriter`] makes frames of a mebibyte with
+//! checksums. Any zstd file of token ids can be read, but one made in one go is one block. A piece is one list of
+//! consecutive tokens. A damaged frame costs that frame. Frames are found by `zstd_frames`.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;

@@ -1,9 +1,9 @@
 //! Record batches cut into pieces of bounded size.
 //!
-//! A batch of Arrow or Parquet rows may say the same long text for every row through a dictionary or a view, so what is a few
-//! kilobytes in the batch can be gigabytes as records. The size of every record is therefore looked up before it is copied:
-//! pieces end where they are large enough, and a record that is too large by itself is bad and is never copied. Used by
-//! `parquet` and `arrow_stream`.
+//! A batch of Arrow or Parquet rows may say the same long text for every row through a dictionary or a view, so what is
+//! a few kilobytes in the batch can be gigabytes as records. The size of every record is therefore looked up before it
+//! is copied: pieces end where they are large enough, and a record that is too large by itself is bad and is never
+//! copied. Used by `parquet` and `arrow_stream`.
 
 use std::ops::Range;
 

@@ -1,9 +1,9 @@
 //! Texts in JSON lines: `.jsonl` in ranges of bytes, `.jsonl.zst` streamed.
 //!
-//! A block of a plain file is a range of bytes, and a line belongs to the block in which its first byte lies; so every line
-//! is in one block whatever the block size, and blocks can be read in any order. A compressed file is one block that is
-//! decompressed as it is read. A line that is not an object with the wanted text is a bad record at its byte offset (in a
-//! compressed file: of what it decompresses to). Blank lines are nothing.
+//! A block of a plain file is a range of bytes, and a line belongs to the block in which its first byte lies; so every
+//! line is in one block whatever the block size, and blocks can be read in any order. A compressed file is one block
+//! that is decompressed as it is read. A line that is not an object with the wanted text is a bad record at its byte
+//! offset (in a compressed file: of what it decompresses to). Blank lines are nothing.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -4,16 +4,17 @@
 //! room. Two things about that surprise people, and both are dealt with here:
 //!
 //! * Touched pages count as resident memory of the process, so reading a large file looks like a leak.
-//!   [`Mapped::append_to`] says how much it touched, and [`Mapped::release`] hands pages back; the kernel's cache of the
-//!   file keeps them, so that the next touch finds them.
-//! * A file that becomes shorter while it is mapped, or whose disk fails, raises SIGBUS where its lost part is touched. On
-//!   Linux `bus_error` makes zeros of that part instead of ending the process. The end of the last page that is left reads as
-//!   zeros too, without a signal. [`Mapped::check`], after each round of reading, finds both: what was read is thrown away,
-//!   and the run ends with an error. Do not rewrite a file in place while it is read: write another and rename it.
+//!   [`Mapped::append_to`] says how much it touched, and [`Mapped::release`] hands pages back; the kernel's cache of
+//!   the file keeps them, so that the next touch finds them.
+//! * A file that becomes shorter while it is mapped, or whose disk fails, raises SIGBUS where its lost part is touched.
+//!   On Linux `bus_error` makes zeros of that part instead of ending the process. The end of the last page that is left
+//!   reads as zeros too, without a signal. [`Mapped::check`], after each round of reading, finds both: what was read is
+//!   thrown away, and the run ends with an error. Do not rewrite a file in place while it is read: write another and
+//!   rename it.
 //!
-//! No order is announced to the kernel (`Advice::Random`, `Advice::Sequential`): its own read-ahead notices rows in order,
-//! and for shuffled rows reading around each one soon has a file that fits into memory in the cache, where `Random`
-//! would fetch it page by page. Used by `concatenated`, for `tokens` and `npy`.
+//! No order is announced to the kernel (`Advice::Random`, `Advice::Sequential`): its own read-ahead notices rows in
+//! order, and for shuffled rows reading around each one soon has a file that fits into memory in the cache, where
+//! `Random` would fetch it page by page. Used by `concatenated`, for `tokens` and `npy`.
 
 use std::fs::File;
 use std::io;
@@ -48,8 +49,8 @@ pub(super) struct Mapped {
     /// Knows whether a part of the mapping was lost; `None` for an empty file.
     #[cfg(target_os = "linux")]
     region: Option<&'static Region>,
-    /// Which stretches of [`TOUCH_BYTES`] were touched since pages were last handed back, a bit each: rows in any order count a
-    /// stretch once, and a small file never for more than there is of it.
+    /// Which stretches of [`TOUCH_BYTES`] were touched since pages were last handed back, a bit each: rows in any order
+    /// count a stretch once, and a small file never for more than there is of it.
     touched: Vec<AtomicU64>,
 }
 
@@ -74,10 +75,11 @@ impl Mapped {
         let map = if length == 0 {
             None
         } else {
-            // SAFETY: a mapping must not change while it is borrowed. This process maps the file read-only and never writes
-            // it, so only somebody else could, which the module documentation forbids. Where it happens all the same, the
-            // bytes are only copied or parsed as plain integers (`bytes`, `append_to`), for which any content will do, and
-            // `check` looks for a file that was shortened. Pages that are lost are replaced by zeros (`bus_error`).
+            // SAFETY: a mapping must not change while it is borrowed. This process maps the file read-only and never
+            // writes it, so only somebody else could, which the module documentation forbids. Where it happens all the
+            // same, the bytes are only copied or parsed as plain integers (`bytes`, `append_to`), for which any content
+            // will do, and `check` looks for a file that was shortened. Pages that are lost are replaced by zeros
+            // (`bus_error`).
             Some(unsafe { Mmap::map(&file) }.map_err(read_error)?)
         };
         let stretches = (length as usize).div_ceil(TOUCH_BYTES);
@@ -164,9 +166,9 @@ impl Mapped {
     fn hand_back(&self) {
         #[cfg(target_os = "linux")]
         if let Some(map) = &self.map {
-            // SAFETY: on Linux this makes anonymous and private memory forget what was written to it. This mapping is of a
-            // file, shared and read-only (`Mmap::map` in `open`): nothing was written, and the next touch, by any thread,
-            // finds the file's bytes again. A failure leaves pages where they are.
+            // SAFETY: on Linux this makes anonymous and private memory forget what was written to it. This mapping is
+            // of a file, shared and read-only (`Mmap::map` in `open`): nothing was written, and the next touch, by any
+            // thread, finds the file's bytes again. A failure leaves pages where they are.
             let _ = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
         }
     }

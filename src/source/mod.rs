@@ -1,7 +1,7 @@
 //! Where rows come from.
 //!
-//! A source delivers *records* (a text, an image file, a list of numbers) in [`Piece`]s and knows nothing of what they mean;
-//! `decode` does. What a source can do decides how its rows can be ordered:
+//! A source delivers *records* (a text, an image file, a list of numbers) in [`Piece`]s and knows nothing of what they
+//! mean; `decode` does. What a source can do decides how its rows can be ordered:
 //!
 //! * [`BlockSource`]: blocks (row groups, ranges of lines, compressed frames) that can be read again in any order;
 //! * [`IndexedSource`]: any row by its number (mapped token files, arrays, memory, synthetic data);

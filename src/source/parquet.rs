@@ -1,11 +1,13 @@
 //! Parquet shards, a block a row group; the one door to the `parquet` crate.
 //!
-//! Opening reads footers only and checks them wholly: every length that is later used lies inside the file. Fetching a block
-//! waits for the column chunks that are needed, nothing else; the iterator decodes their pages, a piece at a time, on a
-//! blocking worker. A damaged page costs the rest of its row group, and says which row. Columns are chosen in `columns`.
+//! Opening reads footers only and checks them wholly: every length that is later used lies inside the file. Fetching a
+//! block waits for the column chunks that are needed, nothing else; the iterator decodes their pages, a piece at a
+//! time, on a blocking worker. A damaged page costs the rest of its row group, and says which row. Columns are chosen
+//! in `columns`.
 //!
 //! What pages promise is checked before they are decompressed (`parquet_pages`), and texts are read as views into their
-//! pages: a dictionary that repeats one long text for every row costs nothing until `cuts` copies records, a few at a time.
+//! pages: a dictionary that repeats one long text for every row costs nothing until `cuts` copies records, a few at a
+//! time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -276,8 +278,8 @@ impl Iterator for Pieces {
     }
 }
 
-/// Runs the reader on bytes that may be anything. It is written to return errors, but on some damaged pages it panics: that
-/// must not end a run that was told to skip bad data.
+/// Runs the reader on bytes that may be anything. It is written to return errors, but on some damaged pages it panics:
+/// that must not end a run that was told to skip bad data.
 fn guarded<T>(act: impl FnOnce() -> std::result::Result<T, ParquetError>) -> std::result::Result<T, String> {
     match quietly(act) {
         Ok(result) => result.map_err(|error| error.to_string()),

@@ -1,9 +1,9 @@
 //! What the pages of a column chunk say of their size, before any of them is decompressed.
 //!
-//! The reader of the `parquet` crate makes room for what a page header promises, and a page is decompressed as a whole. So all
-//! headers of a chunk are looked at first: a thrift struct in its compact form before every page, which is small and tells how
-//! far to the next one. What cannot be read here is left to the reader, which says better what is wrong with it. Used by
-//! `parquet`.
+//! The reader of the `parquet` crate makes room for what a page header promises, and a page is decompressed as a whole.
+//! So all headers of a chunk are looked at first: a thrift struct in its compact form before every page, which is small
+//! and tells how far to the next one. What cannot be read here is left to the reader, which says better what is wrong
+//! with it. Used by `parquet`.
 
 use super::limits::ReadLimits;
 
@@ -47,11 +47,12 @@ impl Header {
     }
 }
 
-/// Refuses a chunk of `num_rows` rows with a page that is too large; `value_bytes` is what one value takes at least. Returns
-/// how many rows may be read at once, so that values which share their beginnings do not become too large together.
+/// Refuses a chunk of `num_rows` rows with a page that is too large; `value_bytes` is what one value takes at least.
+/// Returns how many rows may be read at once, so that values which share their beginnings do not become too large
+/// together.
 ///
-/// Values may be many in few bytes, as long lists of one value are. They are read some rows at a time, so only a page whose
-/// rows are too large on average is refused for them.
+/// Values may be many in few bytes, as long lists of one value are. They are read some rows at a time, so only a page
+/// whose rows are too large on average is refused for them.
 pub(super) fn check_pages(chunk: &[u8], num_rows: u64, value_bytes: u64, limits: &ReadLimits) -> Result<u64, String> {
     let mut rest = chunk;
     let mut most_rows = u64::MAX;

@@ -1,9 +1,9 @@
 //! The one door to files: a folder, an object store in memory, a cloud.
 //!
-//! A [`Shard`] is one file whose size is known and whose bytes are read by range, so that every format reads the same way
-//! wherever the file is. Passing trouble (a connection that breaks) is retried here and nowhere else; what still fails is
-//! an `Io` error with the file's name, which stops a run instead of counting as bad data. Shards come sorted by name:
-//! the order of the data must not depend on the order of a listing. Used by every source that reads files.
+//! A [`Shard`] is one file whose size is known and whose bytes are read by range, so that every format reads the same
+//! way wherever the file is. Passing trouble (a connection that breaks) is retried here and nowhere else; what still
+//! fails is an `Io` error with the file's name, which stops a run instead of counting as bad data. Shards come sorted
+//! by name: the order of the data must not depend on the order of a listing. Used by every source that reads files.
 
 use std::collections::HashSet;
 use std::fmt;

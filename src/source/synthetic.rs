@@ -1,9 +1,9 @@
 //! Data whose distribution is known, made on the fly: an endless stream for tests, demonstrations and speed limits.
 //!
-//! A random hidden Markov model or a random mixture of independent variables. Row `i` is a pure function of the spec and
-//! `i`, so rows can be had in any order and a run can be resumed anywhere. [`Synthetic::log_likelihood`] is the source's
-//! own, which nobody beats on average: a run can print how far it is from it. With `drift` the source moves: row `i`
-//! comes from a second source of the same family with probability `min(1, i / drift)`.
+//! A random hidden Markov model or a random mixture of independent variables. Row `i` is a pure function of the spec
+//! and `i`, so rows can be had in any order and a run can be resumed anywhere. [`Synthetic::log_likelihood`] is the
+//! source's own, which nobody beats on average: a run can print how far it is from it. With `drift` the source moves:
+//! row `i` comes from a second source of the same family with probability `min(1, i / drift)`.
 //!
 //! The data side knows no circuits, so this samples and evaluates by itself.
 
@@ -98,8 +98,8 @@ impl Synthetic {
         })
     }
 
-    /// Log-probability of a row under the source, in nats; −∞ for what is not a row of it. With `drift` it is that of the
-    /// first source, before it moves.
+    /// Log-probability of a row under the source, in nats; −∞ for what is not a row of it. With `drift` it is that of
+    /// the first source, before it moves.
     pub fn log_likelihood(&self, row: &[u32]) -> f64 {
         if row.len() != self.spec.num_vars || row.iter().any(|&value| value >= self.spec.cats) {
             return f64::NEG_INFINITY;
@@ -389,7 +389,8 @@ mod tests {
             let spec = spec(kind);
             let source = Synthetic::new(&spec).unwrap();
             let numbers: Vec<u64> = (0..40_000).collect();
-            // Of 27 outcomes and n rows the total variation is at most √(27/n)/2 = 0.013 on average; twice that is far out.
+            // Of 27 outcomes and n rows the total variation is at most √(27/n)/2 = 0.013 on average; twice that is far
+            // out.
             let distance = total_variation(&rows(&source, &numbers), &spec, |row| source.log_likelihood(row).exp());
             assert!(distance < 0.026, "{kind:?}: {distance}");
         }

@@ -1,7 +1,7 @@
 //! Flat token files: little-endian integers, no header (the layout of nanoGPT's `train.bin`).
 //!
-//! Several files are read as if they were one: row `i` is tokens `i·window .. (i+1)·window` of all of them one after the
-//! other, so a row may begin in one file and end in the next. Tokens that do not fill a last row are left out. Row
+//! Several files are read as if they were one: row `i` is tokens `i·window .. (i+1)·window` of all of them one after
+//! the other, so a row may begin in one file and end in the next. Tokens that do not fill a last row are left out. Row
 //! numbers count through all files, and so do the messages: with several files they name the first and the last.
 //!
 //! The width of a token is not in the file and must be given; whether the ids fit a vocabulary is for

@@ -1,13 +1,13 @@
 //! A start for inputs that are densities: means and widths from the first rows.
 //!
-//! Columns come in any unit. A unit whose mean starts far from all values, or whose width is not of their order, wins or
-//! loses every row by that alone: one unit takes all weight and the others never move. So the units of a variable
-//! start at values that rows have, as wide as their column asks for. The rows are chosen one after the other, each with a
-//! probability that grows with its distance to those already chosen (k-means++, Arthur and Vassilvitskii 2007), and
+//! Columns come in any unit. A unit whose mean starts far from all values, or whose width is not of their order, wins
+//! or loses every row by that alone: one unit takes all weight and the others never move. So the units of a variable
+//! start at values that rows have, as wide as their column asks for. The rows are chosen one after the other, each with
+//! a probability that grows with its distance to those already chosen (k-means++, Arthur and Vassilvitskii 2007), and
 //! unit k of every variable starts at the same row: a product of units is then likely somewhere.
 //!
-//! [`Spreads`] also say where moments are taken about, and what the least width is ([`Gaussian`]). The same rows and seed
-//! give the same start on any number of threads. `docs/MATH.md`, "Densities start from rows", has the formulas.
+//! [`Spreads`] also say where moments are taken about, and what the least width is ([`Gaussian`]). The same rows and
+//! seed give the same start on any number of threads. `docs/MATH.md`, "Densities start from rows", has the formulas.
 //!
 //! [`Gaussian`]: crate::circuit::Gaussian
 
@@ -36,7 +36,8 @@ const MOST_CELLS: usize = 1 << 24;
 /// The normal distribution has this many standard deviations between its quartiles.
 const QUARTILES_OF_NORMAL: f64 = 1.349;
 
-/// What the choice of rows, and what units are moved by, is drawn with besides the seed: not with the numbers of the weights.
+/// What the choice of rows, and what units are moved by, is drawn with besides the seed: not with the numbers of the
+/// weights.
 const SEED_OF_ROWS: u64 = 0x726f_7773;
 const SEED_OF_UNITS: u64 = 0x756e_6974;
 
@@ -114,8 +115,8 @@ pub fn start_densities(circuit: &Circuit, rows: &Batch, seed: u64, params: &mut 
     let spreads = Spreads::of_rows(rows);
     let uses = uses_of_inputs(circuit);
     let candidates = Candidates::of_rows(rows, &spreads);
-    // Rows for the first, second, … input of a variable: a circuit that sees a variable in several places sees several parts
-    // of the data.
+    // Rows for the first, second, … input of a variable: a circuit that sees a variable in several places sees several
+    // parts of the data.
     let chosen: Vec<Vec<usize>> = most_units_by_place(circuit, &uses)
         .into_iter()
         .enumerate()
@@ -254,8 +255,8 @@ impl Candidates {
         (!rows.is_missing(row, var)).then(|| rows.column(var).real(row))
     }
 
-    /// `count` of them: the first by chance, each other with a probability ∝ its squared distance to the nearest that is
-    /// chosen. Where all are at a distance of 0 chance decides again. Of none nothing is chosen.
+    /// `count` of them: the first by chance, each other with a probability ∝ its squared distance to the nearest that
+    /// is chosen. Where all are at a distance of 0 chance decides again. Of none nothing is chosen.
     fn choose(&self, count: usize, rng: &mut Rng) -> Vec<usize> {
         if self.cells.is_empty() {
             return Vec::new();

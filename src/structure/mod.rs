@@ -1,10 +1,10 @@
 //! The circuit structures people use, each a function from a few options to a [`Circuit`].
 //!
-//! Sequences: [`hmm`], and [`monarch_hmm`] for many states. Tables: [`hclt`], over a [`Tree`] learned from data
-//! through [`mutual_information`] (or a mixture of such trees, which starts from [`Clusters`] of rows), and [`rat_spn`],
-//! which needs no data. Inputs that are densities start from rows ([`start_densities`]), and so does
-//! everything else if asked to ([`start_from_rows`]). Images and long sequences: [`pd`] over nested
-//! boxes, and [`pdhclt`], whose smallest boxes are trees.
+//! Sequences: [`hmm`], and [`monarch_hmm`] for many states. Tables: [`hclt`], over a [`Tree`] learned from data through
+//! [`mutual_information`] (or a mixture of such trees, which starts from [`Clusters`] of rows), and [`rat_spn`], which
+//! needs no data. Inputs that are densities start from rows ([`start_densities`]), and so does everything else if asked
+//! to ([`start_from_rows`]). Images and long sequences: [`pd`] over nested boxes, and [`pdhclt`], whose smallest boxes
+//! are trees.
 //!
 //! The same options, data and seed give the same circuit, node for node, on any number of threads. Every function
 //! documents the order in which it declares parameter blocks, so that callers can address them. A structure is made

@@ -1,10 +1,10 @@
 //! A start for trees and regions: every state begins as a whole row.
 //!
-//! From noise each latent learns its own neighbourhood, and what concerns the whole row is found late or never. Here state k
-//! of every latent begins at the same row of the data, and every inner sum near the identity, so that the circuit begins as
-//! a mixture of whole rows: what is far apart agrees from the first update. The formulas are in `docs/MATH.md`, "A start from
-//! rows". The same rows and seed give the same start on any number of threads. For densities `densities` does the part of
-//! the tables.
+//! From noise each latent learns its own neighbourhood, and what concerns the whole row is found late or never. Here
+//! state k of every latent begins at the same row of the data, and every inner sum near the identity, so that the
+//! circuit begins as a mixture of whole rows: what is far apart agrees from the first update. The formulas are in
+//! `docs/MATH.md`, "A start from rows". The same rows and seed give the same start on any number of threads. For
+//! densities `densities` does the part of the tables.
 
 use crate::circuit::{Circuit, NodeKind, ParamId, ParamKind, Params, SumGroup};
 use crate::data::Batch;
@@ -80,7 +80,8 @@ fn draw_rows(num_rows: usize, count: usize, rng: &mut Rng) -> Vec<usize> {
     drawn
 }
 
-/// θ[k, c] = (1−m)·norm(q(c)·exp(−p·U)) + m·[c = x of row k], q the frequencies; a state whose row misses it has no second part.
+/// θ[k, c] = (1−m)·norm(q(c)·exp(−p·U)) + m·[c = x of row k], q the frequencies; a state whose row misses it has no
+/// second part.
 fn start_table(
     rows: &Batch,
     num_rows: usize,

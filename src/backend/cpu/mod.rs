@@ -1,8 +1,8 @@
 //! A circuit in main memory: scaled linear space, matrix products, threads, the same bits for any number of them.
 //!
 //! A batch is cut into micro-batches that fit the memory budget, a micro-batch into tiles of rows. Tiles go through the
-//! steps of `forward` and `backward` as the `schedule` says; `weights`, `tables` and `statistics` add up the flows of the
-//! parameters, and in a fused step update them at once; `log_space` does the rows that linear space could not hold.
+//! steps of `forward` and `backward` as the `schedule` says; `weights`, `tables` and `statistics` add up the flows of
+//! the parameters, and in a fused step update them at once; `log_space` does the rows that linear space could not hold.
 //! `update` is the M-step on its own. docs/ARCHITECTURE.md walks through all of it.
 
 mod backward;
@@ -188,8 +188,8 @@ impl CpuBackend {
         self.isa
     }
 
-    /// Does something on a thread of the pool. A step hands out work many times; from here that wakes nobody who is awake,
-    /// and threads do not fall asleep in between.
+    /// Does something on a thread of the pool. A step hands out work many times; from here that wakes nobody who is
+    /// awake, and threads do not fall asleep in between.
     fn on_a_worker<T: Send>(&mut self, act: impl FnOnce(&mut Self) -> T + Send) -> T {
         let pool = self.pool.clone();
         pool.install(|| act(self))

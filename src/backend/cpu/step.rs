@@ -108,8 +108,9 @@ impl CpuBackend {
         Ok(report)
     }
 
-    /// Runs one micro-batch. Whether an update was asked for and could be fused with it: not where a row has to be computed
-    /// in log space, which reads all parameters, nor where a value of a large table is missing, which touches all of it.
+    /// Runs one micro-batch. Whether an update was asked for and could be fused with it: not where a row has to be
+    /// computed in log space, which reads all parameters, nor where a value of a large table is missing, which touches
+    /// all of it.
     fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> bool {
         let marginal = micro.update.is_some_and(|(step, _)| step.source == RetainSource::TopDown);
         let begun = Instant::now();
@@ -355,8 +356,8 @@ mod tests {
     use crate::rng::Rng;
     use crate::structure::{Tying, hmm};
 
-    /// Flows and log-likelihood of a batch, and the parameters after two steps on it, with matrix products by one unit or
-    /// another.
+    /// Flows and log-likelihood of a batch, and the parameters after two steps on it, with matrix products by one unit
+    /// or another.
     fn trained(tying: Tying, precision: Precision, is_modelled: bool) -> (Vec<f64>, f64, Vec<f32>) {
         // Ragged: 37 units are no multiple of a tile's side, and 50 rows make tiles of 12 and 13, and a marginal one.
         let circuit = Arc::new(hmm(7, 37, Categorical::new(11).unwrap(), tying).unwrap());
@@ -388,8 +389,8 @@ mod tests {
             let (flows, log_likelihood, params) = trained(tying, precision, true);
             let (want_flows, want_log_likelihood, want_params) = trained(tying, precision, false);
             let what = format!("{tying:?} in {precision}");
-            // Products are the same but for the order of their sums, 1e-7; but a last bit may decide how a number of the
-            // next product is rounded, 2^-8 or 2^-16 of one term in thousands.
+            // Products are the same but for the order of their sums, 1e-7; but a last bit may decide how a number of
+            // the next product is rounded, 2^-8 or 2^-16 of one term in thousands.
             let tolerance = if precision == Precision::Bf16 { 1e-4 } else { 1e-5 };
             let off = |got: f64, want: f64| (got - want).abs() / want.abs();
             assert!(off(log_likelihood, want_log_likelihood) <= tolerance, "{what}: log-likelihood");

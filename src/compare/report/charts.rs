@@ -1,7 +1,7 @@
 //! Held-out log-likelihood against epochs or seconds, as SVG.
 //!
-//! The mean over seeds is a line, from the least to the greatest a band. A run that failed is a thin line of its own that ends with a
-//! cross. What a chart that stands alone needs besides is `legend`'s.
+//! The mean over seeds is a line, from the least to the greatest a band. A run that failed is a thin line of its own
+//! that ends with a cross. What a chart that stands alone needs besides is `legend`'s.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

@@ -9,7 +9,8 @@ use crate::compare::numbers::{decimals, fixed, short, signed};
 pub fn results(section: &Section) -> Table {
     let decimals = decimals(section);
     let standings: Vec<Standing<'_>> = section.contenders.iter().map(Standing::of).collect();
-    // Of those with the most runs: seeds differ, and a mean of fewer may be of the easy ones. One alone is no highest of many.
+    // Of those with the most runs: seeds differ, and a mean of fewer may be of the easy ones. One alone is no highest
+    // of many.
     let highest = |of: fn(&Standing<'_>) -> Option<Spread>| {
         let spreads: Vec<Spread> = standings.iter().filter_map(of).collect();
         let most = spreads.iter().map(|spread| spread.count).max()?;

@@ -1,7 +1,7 @@
 //! Which part of the curves is worth showing, and where its ticks are.
 //!
-//! The first epochs of every learner fall off a cliff, and somebody may be stuck far below. A range that shows all of it shows
-//! nothing of what is compared, so the lower end is cut, and the page says so.
+//! The first epochs of every learner fall off a cliff, and somebody may be stuck far below. A range that shows all of
+//! it shows nothing of what is compared, so the lower end is cut, and the page says so.
 
 use super::lines::Line;
 use crate::compare::analysis::value;
@@ -65,8 +65,8 @@ fn values(line: &Line) -> Vec<f64> {
     means.chain(line.failed.iter().flatten().filter_map(value)).collect()
 }
 
-/// What is above the lowest tenth of a contender's later mean values, those after the first quarter and after the start: where it
-/// has left the cliff, however short its curve is. Only of runs that went well.
+/// What is above the lowest tenth of a contender's later mean values, those after the first quarter and after the
+/// start: where it has left the cliff, however short its curve is. Only of runs that went well.
 fn early(line: &Line) -> Option<f64> {
     let means: Vec<f64> = line.points.iter().filter_map(|p| p.valid).map(|band| band.mean).collect();
     let first = means.len().div_ceil(4).min(means.len().saturating_sub(1));

@@ -45,8 +45,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Copies everything and writes it in the background. A checkpoint that fails is a warning: the next may succeed, and
-    /// until then the last good one stays. Only a folder that another process took ends the run: it will not come back.
+    /// Copies everything and writes it in the background. A checkpoint that fails is a warning: the next may succeed,
+    /// and until then the last good one stays. Only a folder that another process took ends the run: it will not come
+    /// back.
     pub(super) async fn checkpoint(&mut self) -> Result<()> {
         self.finish_writing_or_warn().await;
         let Some(files) = &self.files else { return Ok(()) };

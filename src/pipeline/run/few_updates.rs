@@ -1,7 +1,7 @@
 //! A word about runs that will hardly move.
 //!
-//! A mini-batch optimizer needs some hundreds of updates to get anywhere. Batches that are large for little data make fewer,
-//! and the likelihood then says less about the model than about that.
+//! A mini-batch optimizer needs some hundreds of updates to get anywhere. Batches that are large for little data make
+//! fewer, and the likelihood then says less about the model than about that.
 
 use crate::optim::OptimizerSpec;
 use crate::pipeline::spec::PipelineSpec;

@@ -20,8 +20,8 @@ pub(super) struct Memory {
     /// The best held-out log-likelihood and its step.
     #[serde(default)]
     pub best: Option<Best>,
-    /// Updates made before the last look at held-out rows, so that the same parameters are not looked at twice, and no look is left out
-    /// because a run was stopped during it.
+    /// Updates made before the last look at held-out rows, so that the same parameters are not looked at twice, and no
+    /// look is left out because a run was stopped during it.
     #[serde(default)]
     pub validated: Option<u64>,
     /// The latest held-out log-likelihood; `None` also if a row was impossible.
@@ -70,8 +70,8 @@ impl Memory {
         serde_json::from_value(Value::Object(checkpoint.meta.extra.clone())).unwrap_or_default()
     }
 
-    /// What the run used, but for its device and threads: those do not matter. A precision that the device took by itself is
-    /// none that was chosen: a run that goes on elsewhere takes what is usual there.
+    /// What the run used, but for its device and threads: those do not matter. A precision that the device took by
+    /// itself is none that was chosen: a run that goes on elsewhere takes what is usual there.
     pub fn machine(&self) -> Machine {
         let was_gpu = self.device.as_ref().is_some_and(|device| device.starts_with("cuda"));
         let usual = TrainingPrecision::default_of(if was_gpu { Device::Cuda(0) } else { Device::Cpu });

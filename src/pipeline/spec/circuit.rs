@@ -110,8 +110,8 @@ pub struct PdSpec {
     /// How variables lie on a grid; `None` is the decoder's grid, or one line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<Vec<usize>>,
-    /// For each axis, the distance between places where a box may be cut; `None` makes at most 16 pieces of a line and 4
-    /// of the side of an image, and leaves colours together.
+    /// For each axis, the distance between places where a box may be cut; `None` makes at most 16 pieces of a line and
+    /// 4 of the side of an image, and leaves colours together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub intervals: Option<Vec<usize>>,
     /// The most products that a unit mixes; `None` is no limit.

@@ -1,8 +1,8 @@
 //! What holds where a key is not written, found out by reading pipelines that do not write it.
 //!
-//! A default is said once, in the code that reads its section. Here the shortest pipelines of every model, kind, format,
-//! optimizer and schedule are read, and what they resolve to is looked up. The same pipelines serve the tests, which hold
-//! types and ranges of `tables` against what the reader accepts and says.
+//! A default is said once, in the code that reads its section. Here the shortest pipelines of every model, kind,
+//! format, optimizer and schedule are read, and what they resolve to is looked up. The same pipelines serve the tests,
+//! which hold types and ranges of `tables` against what the reader accepts and says.
 
 use serde_json::Value;
 

@@ -1,8 +1,8 @@
 //! What a section may say, as data: one [`Key`] a line, in one [`Table`] a section.
 //!
-//! The same tables decide which keys a file may have (`Section::only`) and are what `anemone keys` prints, so a key that can
-//! be written is a key that is documented. `tables` holds those of a pipeline; `defaults` asks the reader itself what it
-//! makes of a key that is not written.
+//! The same tables decide which keys a file may have (`Section::only`) and are what `anemone keys` prints, so a key
+//! that can be written is a key that is documented. `tables` holds those of a pipeline; `defaults` asks the reader
+//! itself what it makes of a key that is not written.
 
 use std::borrow::Cow;
 

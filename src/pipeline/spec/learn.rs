@@ -1,8 +1,9 @@
 //! `[learn]`: which optimizer, its own options beside it, and when to stop.
 //!
 //! The options of an optimizer are those of its [`OptimizerSpec`], short where the file is short: `step = 0.3` is a
-//! constant schedule, `smoothing = 1e-4` the relative rule. Which options an optimizer has is read off its defaults, so that
-//! a new one needs no change here, only its line in `tables`; which values are allowed is asked of the optimizer itself.
+//! constant schedule, `smoothing = 1e-4` the relative rule. Which options an optimizer has is read off its defaults, so
+//! that a new one needs no change here, only its line in `tables`; which values are allowed is asked of the optimizer
+//! itself.
 
 use std::sync::Arc;
 

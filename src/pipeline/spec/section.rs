@@ -1,7 +1,7 @@
 //! One table of a pipeline, read key by key with types and ranges.
 //!
-//! Opening a section refuses every key it does not know, before any value is looked at: a slip in a key is the likeliest
-//! reason for what would be missing later. Every message starts with the place and the path of the key.
+//! Opening a section refuses every key it does not know, before any value is looked at: a slip in a key is the
+//! likeliest reason for what would be missing later. Every message starts with the place and the path of the key.
 
 use std::fmt::Display;
 

@@ -1,7 +1,8 @@
 //! Every key of a pipeline: the lists that the sections are read by.
 //!
-//! A key that is not here is refused, so whoever adds one writes its line; `anemone keys` and docs/REFERENCE.md follow. Which
-//! models, kinds, formats, optimizers and schedules a key belongs to is not said here: the reader's own lists are asked.
+//! A key that is not here is refused, so whoever adds one writes its line; `anemone keys` and docs/REFERENCE.md follow.
+//! Which models, kinds, formats, optimizers and schedules a key belongs to is not said here: the reader's own lists are
+//! asked.
 
 use super::key::Unset::{Default, DefaultIf, Derived, Means, Required, Value};
 use super::key::Values::{Between, Counts, Number, Other, Size, Text, Texts, Truth, Whole, Word};

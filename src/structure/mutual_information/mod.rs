@@ -48,8 +48,8 @@ pub enum MutualInformation {
         /// Columns scaled together.
         chunk_size: usize,
     },
-    /// Soft bins over the ranks of a column's values instead of the values: a unit of measurement, a shift or a few huge
-    /// values change nothing, as they change nothing about mutual information. For real numbers.
+    /// Soft bins over the ranks of a column's values instead of the values: a unit of measurement, a shift or a few
+    /// huge values change nothing, as they change nothing about mutual information. For real numbers.
     Ranks {
         /// Bins, with centres equally spaced from 0 to 1 inclusive.
         num_bins: usize,
