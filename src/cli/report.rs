@@ -174,6 +174,9 @@ pub(super) struct StructureProgress {
 
 impl StructureProgress {
     pub fn show(&mut self, share: f64) {
+        if share == 0.0 {
+            return; // it has only begun: most structures are learned in no time
+        }
         let percent = (100.0 * share).round() as u64;
         if std::io::stderr().is_terminal() {
             let bar = self.bar.get_or_insert_with(|| {

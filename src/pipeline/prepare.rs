@@ -234,6 +234,9 @@ impl Inputs {
             self.note_coarse_columns(sample);
         }
         let (circuit, shape) = (spec.circuit.clone(), self.decoder.shape().clone());
+        if learns_structure(&spec.circuit) {
+            seen(0.0);
+        }
         let share = Arc::new(AtomicU64::new(0));
         let told = share.clone();
         let tell = move |share: f64| told.store(share.to_bits(), Ordering::Relaxed);
