@@ -400,8 +400,8 @@ impl<'a> Run<'a> {
     async fn until_the_end(mut self, name: &str, resumed_from: Option<PathBuf>) -> Result<Finished> {
         self.observer.event(&Event::Started(self.started(name, resumed_from)));
         self.inputs.take_notes().into_iter().for_each(|note| self.warn(note));
-        if let Some(hint) = self.inputs.num_rows().and_then(|rows| few_updates(self.spec, rows)) {
-            self.warn(hint);
+        if let Some(rows) = self.inputs.num_rows() {
+            self.hint_at_few_updates(rows);
         }
         let mut ended = self.learn().await;
         if ended.as_ref().is_ok_and(|reason| *reason != Reason::Signal)
@@ -474,6 +474,16 @@ impl<'a> Run<'a> {
             flows: device.flows,
             update: device.update,
         })
+    }
+
+    /// Tells once that a run will hardly move. Not where runs are compared or timed: somebody has chosen their length.
+    fn hint_at_few_updates(&mut self, epoch_rows: u64) {
+        if self.files.is_some()
+            && !self.every_look
+            && let Some(hint) = few_updates(self.spec, epoch_rows)
+        {
+            self.warn(hint);
+        }
     }
 
     /// Learns until there is a reason to stop.
@@ -553,12 +563,8 @@ impl<'a> Run<'a> {
         self.memory.train_ll = (sums.weight > 0.0).then(|| sums.log_likelihood / sums.weight);
         gauge!(telemetry::EPOCH).set(progress.epoch as f64);
         // Where it was not known before how many rows there are.
-        if progress.epoch == 1
-            && !matches!(self.inputs.source, Source::Live(_))
-            && self.inputs.num_rows().is_none()
-            && let Some(hint) = few_updates(self.spec, progress.rows)
-        {
-            self.warn(hint);
+        if progress.epoch == 1 && self.inputs.num_rows().is_none() && !matches!(self.inputs.source, Source::Live(_)) {
+            self.hint_at_few_updates(progress.rows);
         }
         self.observer.event(&Event::EpochEnd(EpochEnd {
             epoch: progress.epoch,
