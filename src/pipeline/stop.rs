@@ -46,7 +46,7 @@ impl Stop {
     }
 
     /// Asks on the first SIGINT, SIGTERM or SIGHUP; a second SIGINT or SIGTERM ends the process at once. One that
-    /// follows in [`TOGETHER`] is the same request: a terminal that is closed sends SIGHUP twice, and a service manager
+    /// follows in `TOGETHER` is the same request: a terminal that is closed sends SIGHUP twice, and a service manager
     /// SIGTERM and SIGHUP.
     #[cfg(unix)]
     pub fn on_signals(&self) -> crate::error::Result<()> {

@@ -35,6 +35,7 @@ mod worker;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -88,7 +89,6 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 ///
 /// ```
 /// use std::sync::Arc;
-use std::time::Instant;
 /// use anemone::backend::{Backend, cpu::{CpuBackend, CpuOptions}};
 /// use anemone::circuit::{Categorical, Params};
 /// use anemone::data::Batch;
