@@ -483,6 +483,17 @@ mod tests {
     }
 
     #[test]
+    fn only_a_jpeg_that_refines_itself_is_progressive() {
+        let file =
+            |frame: u8| [&[0xff, 0xd8, 0xff, 0xe0, 0, 4, 9, 9, 0xff, frame, 0, 3, 1][..], &[0xff, 0xda, 0, 2]].concat();
+        assert!(jpeg_is_progressive(&file(0xc2)) && !jpeg_is_progressive(&file(0xc0)));
+        // The marker inside a segment, or after the data has begun, is none; nor is a file that is cut off.
+        assert!(!jpeg_is_progressive(&[0xff, 0xd8, 0xff, 0xe0, 0, 6, 0xff, 0xc2, 0, 3, 0xff, 0xda, 0, 2]));
+        assert!(!jpeg_is_progressive(&[0xff, 0xd8, 0xff, 0xda, 0, 2, 0xff, 0xc2, 0, 3]));
+        (0..13).for_each(|length| assert!(!jpeg_is_progressive(&file(0xc0)[..length])));
+    }
+
+    #[test]
     fn an_image_that_needs_more_memory_than_there_is_is_bad_and_so_are_many_together() {
         let small = decoder(Color::YcocgR, 2, None).with_memory(1);
         assert_eq!(small.max_bytes, LEAST_BYTES);
