@@ -11,6 +11,8 @@ mod device;
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 pub use self::device::{Device, Ordinals, TrainingPrecision};
 use crate::circuit::{Circuit, Flows, Params, Smoothing};
 use crate::data::Batch;
@@ -133,8 +135,10 @@ pub struct Retain {
 /// `θ' = normalise(retain[row]·θ + gain·F)`, smoothed; every EM rule is this one. A row without mass keeps its θ.
 #[derive(Clone, Copy, Debug)]
 pub struct EmUpdate {
-    /// `None` retains nothing.
+    /// What rows of sums retain; `None` is nothing.
     pub retain: Option<Retain>,
+    /// What rows of inputs retain.
+    pub retain_inputs: Option<Retain>,
     /// F.
     pub flows: FlowsId,
     /// Scales F: the bias correction of momentum, or 1.
@@ -144,12 +148,34 @@ pub struct EmUpdate {
 }
 
 /// Where the mass comes from that an EM step retains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RetainSource {
     /// The top-down probability of the row: anemone.
     TopDown,
     /// The mass of the row's flows, corrected for the start of momentum: mini-batch EM.
-    RowMasses,
+    Flows,
+}
+
+/// Where the mass comes from that an EM step retains, by what the row is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetainSources {
+    /// Rows of sums.
+    pub sums: RetainSource,
+    /// Rows of inputs.
+    pub inputs: RetainSource,
+}
+
+impl RetainSources {
+    /// The same for sums and inputs.
+    pub fn both(source: RetainSource) -> Self {
+        Self { sums: source, inputs: source }
+    }
+
+    /// Returns true if top-down probabilities are needed.
+    pub fn needs_top_down(self) -> bool {
+        self.sums == RetainSource::TopDown || self.inputs == RetainSource::TopDown
+    }
 }
 
 /// One whole EM step from one batch: flows ← keep·flows + gain·Σ, then θ' = normalise(retain·θ + correction·flows).
@@ -167,7 +193,7 @@ pub struct EmStep {
     /// with them.
     pub masses: RowsId,
     /// What is retained.
-    pub source: RetainSource,
+    pub sources: RetainSources,
     /// How much of it: scale·(mass + offset), as in [`Retain`].
     pub scale: f64,
     /// See [`Retain`].
@@ -191,14 +217,18 @@ impl EmStep {
 
     /// The part after the flows are in.
     pub(crate) fn update_by_verbs<B: Backend + ?Sized>(&self, backend: &mut B) -> Result<()> {
-        backend.row_masses(self.flows, 1.0, self.masses)?;
-        match self.source {
-            RetainSource::TopDown => backend.top_down(self.spare)?,
-            RetainSource::RowMasses => backend.row_masses(self.flows, self.correction, self.spare)?,
+        let Self { flows, smoothing, scale, offset, correction, sources, .. } = *self;
+        backend.row_masses(flows, 1.0, self.masses)?;
+        if sources.needs_top_down() {
+            backend.top_down(self.spare)?;
         }
-        let Self { flows, smoothing, scale, offset, .. } = *self;
-        let retain = Some(Retain { rows: self.spare, scale, offset });
-        backend.em_update(&EmUpdate { retain, flows, gain: self.correction, smoothing })
+        let retain = |source| match source {
+            RetainSource::TopDown => Retain { rows: self.spare, scale, offset },
+            // scale·(correction·mass + offset)
+            RetainSource::Flows => Retain { rows: self.masses, scale: scale * correction, offset: offset / correction },
+        };
+        let (retain, retain_inputs) = (Some(retain(sources.sums)), Some(retain(sources.inputs)));
+        backend.em_update(&EmUpdate { retain, retain_inputs, flows, gain: correction, smoothing })
     }
 }
 
@@ -228,9 +258,22 @@ pub trait Backend: Send {
     /// A copy of the parameters.
     fn params(&self) -> Result<Params>;
 
-    /// Replaces the parameters. Rows need not sum to one: `log_likelihoods` are then of p̃; `renormalize` before
-    /// learning.
+    /// Replaces the parameters, and forgets their average. Rows need not sum to one: `log_likelihoods` are then of p̃;
+    /// `renormalize` before learning.
     fn set_params(&mut self, params: &Params) -> Result<()>;
+
+    /// θ̄ ← θ̄ + weight·(θ − θ̄) in mean parameters: probabilities of weights and tables, moments of densities. The first
+    /// call, and a weight of 1, make θ̄ = θ.
+    fn average(&mut self, weight: f64) -> Result<()>;
+
+    /// A copy of θ̄; of θ where no average is kept.
+    fn averaged_params(&self) -> Result<Params>;
+
+    /// Replaces θ̄ and leaves θ as it is.
+    fn set_average(&mut self, average: &Params) -> Result<()>;
+
+    /// [`log_likelihoods`](Self::log_likelihoods) under θ̄; under θ where no average is kept.
+    fn averaged_log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>>;
 
     /// log p(x) of every row, in nats; −∞ where it is impossible. Missing cells are marginalised exactly.
     fn log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>>;

@@ -110,11 +110,11 @@ impl Worker {
                 fatal.map_or(Ok(()), Err)
             }
             Command::LogLikelihoods { batch, reply } => {
-                let answer = self.backend.log_likelihoods(&batch);
+                let answer = self.backend.averaged_log_likelihoods(&batch);
                 self.answer_query(clock, &reply, answer)
             }
             Command::Params { reply } => {
-                let answer = self.backend.params();
+                let answer = self.backend.averaged_params();
                 self.answer_query(clock, &reply, answer)
             }
             Command::Snapshot { reply } => {
@@ -148,7 +148,7 @@ impl Worker {
     fn snapshot(&self) -> Result<Snapshot> {
         Ok(Snapshot {
             circuit: self.backend.circuit().clone(),
-            params: self.backend.params()?,
+            params: self.backend.averaged_params()?,
             optimizer: self.optimizer.save(self.backend.as_ref())?,
             progress: self.progress.clone(),
         })

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Window};
 use super::windowed::{Buffer, Rule, Windowed};
-use super::{Optimizer, Schedule, check_option};
+use super::{Averaging, Optimizer, Schedule, check_option};
 use crate::backend::{AdamStep, Backend, FlowPrecision, FlowsId, RowsId};
 use crate::error::Result;
 
@@ -26,12 +26,14 @@ pub struct AdamSpec {
     pub epsilon: f64,
     /// Batches whose gradients are averaged for one update.
     pub batches_per_update: u64,
+    /// Whether answers are those of averaged parameters.
+    pub average: Averaging,
 }
 
 impl Default for AdamSpec {
     fn default() -> Self {
         let rate = Schedule::Constant { step: 0.01 };
-        Self { rate, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, batches_per_update: 1 }
+        Self { rate, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, batches_per_update: 1, average: Averaging::on() }
     }
 }
 
@@ -50,7 +52,7 @@ impl AdamSpec {
             first: backend.new_flows(FlowPrecision::Single)?,
             second: backend.new_flows(FlowPrecision::Single)?,
         };
-        Ok(Box::new(Windowed { rule, step: self.rate, window }))
+        self.average.around(Box::new(Windowed { rule, step: self.rate, window }))
     }
 }
 

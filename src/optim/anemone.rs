@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Retaining, Window};
 use super::windowed::{Rule, Windowed};
-use super::{Optimizer, Schedule, check_smoothing};
-use crate::backend::{Backend, RetainSource};
+use super::{Averaging, Optimizer, Schedule, check_smoothing};
+use crate::backend::{Backend, RetainSource, RetainSources};
 use crate::circuit::Smoothing;
 use crate::error::Result;
 
@@ -24,6 +24,12 @@ pub struct AnemoneSpec {
     pub batches_per_update: u64,
     /// What keeps rows away from zero.
     pub smoothing: Smoothing,
+    /// What rows of sums retain of the old parameters.
+    pub retain: RetainSource,
+    /// What rows of inputs retain of them.
+    pub retain_inputs: RetainSource,
+    /// Whether answers are those of averaged parameters.
+    pub average: Averaging,
 }
 
 impl Default for AnemoneSpec {
@@ -33,6 +39,9 @@ impl Default for AnemoneSpec {
             momentum: 0.9,
             batches_per_update: 1,
             smoothing: Smoothing::default(),
+            retain: RetainSource::TopDown,
+            retain_inputs: RetainSource::TopDown,
+            average: Averaging::on(),
         }
     }
 }
@@ -43,12 +52,14 @@ impl AnemoneSpec {
         self.step.check(1.0)?;
         check_smoothing(self.smoothing)?;
         let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
-        let rule = Anemone { smoothing: self.smoothing };
-        Ok(Box::new(Windowed { rule, step: self.step, window }))
+        let sources = RetainSources { sums: self.retain, inputs: self.retain_inputs };
+        let rule = Anemone { sources, smoothing: self.smoothing };
+        self.average.around(Box::new(Windowed { rule, step: self.step, window }))
     }
 }
 
 struct Anemone {
+    sources: RetainSources,
     smoothing: Smoothing,
 }
 
@@ -68,7 +79,7 @@ impl Anemone {
     /// What a step of size α retains.
     fn at(&self, alpha: f64) -> Retaining {
         Retaining {
-            source: RetainSource::TopDown,
+            sources: self.sources,
             scale: (1.0 - alpha) / alpha,
             offset: 0.0,
             smoothing: self.smoothing.scaled(1.0 / alpha), // PyJuice adds ε to α·F + (1−α)·TD·θ; this is 1/α of that

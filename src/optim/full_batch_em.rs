@@ -3,18 +3,26 @@
 use serde::{Deserialize, Serialize};
 
 use super::state::OptimizerState;
-use super::{Optimizer, StepReport, check_smoothing};
+use super::{Averaging, Optimizer, StepReport, check_smoothing};
 use crate::backend::{Backend, EmUpdate, FlowPrecision, FlowsId};
 use crate::circuit::Smoothing;
 use crate::data::Batch;
 use crate::error::Result;
 
 /// Options of full-batch EM.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FullBatchEmSpec {
     /// What keeps rows away from zero. The absolute rule counts ε in samples.
     pub smoothing: Smoothing,
+    /// Whether answers are those of averaged parameters. Off: no noise is left in θ that a mean would take out.
+    pub average: Averaging,
+}
+
+impl Default for FullBatchEmSpec {
+    fn default() -> Self {
+        Self { smoothing: Smoothing::default(), average: Averaging::Off }
+    }
 }
 
 impl FullBatchEmSpec {
@@ -22,7 +30,7 @@ impl FullBatchEmSpec {
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         check_smoothing(self.smoothing)?;
         let flows = backend.new_flows(FlowPrecision::Double)?;
-        Ok(Box::new(FullBatchEm { smoothing: self.smoothing, flows, weight: 0.0, updates: 0 }))
+        self.average.around(Box::new(FullBatchEm { smoothing: self.smoothing, flows, weight: 0.0, updates: 0 }))
     }
 }
 
@@ -52,7 +60,7 @@ impl Optimizer for FullBatchEm {
             return Ok(false);
         }
         let (flows, smoothing) = (self.flows, self.smoothing);
-        backend.em_update(&EmUpdate { retain: None, flows, gain: 1.0, smoothing })?;
+        backend.em_update(&EmUpdate { retain: None, retain_inputs: None, flows, gain: 1.0, smoothing })?;
         backend.scale(self.flows, 0.0)?;
         self.weight = 0.0;
         self.updates += 1;

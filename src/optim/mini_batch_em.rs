@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Retaining, Window};
 use super::windowed::{Rule, Windowed};
-use super::{Optimizer, Schedule, check_smoothing};
-use crate::backend::{Backend, RetainSource};
+use super::{Averaging, Optimizer, Schedule, check_smoothing};
+use crate::backend::{Backend, RetainSource, RetainSources};
 use crate::circuit::Smoothing;
 use crate::error::Result;
 
@@ -23,6 +23,12 @@ pub struct MiniBatchEmSpec {
     pub batches_per_update: u64,
     /// What keeps rows away from zero. The absolute rule counts ε in flows per sample.
     pub smoothing: Smoothing,
+    /// What rows of sums retain of the old parameters.
+    pub retain: RetainSource,
+    /// What rows of inputs retain of them.
+    pub retain_inputs: RetainSource,
+    /// Whether answers are those of averaged parameters.
+    pub average: Averaging,
 }
 
 impl Default for MiniBatchEmSpec {
@@ -32,6 +38,9 @@ impl Default for MiniBatchEmSpec {
             momentum: 0.0,
             batches_per_update: 1,
             smoothing: Smoothing::default(),
+            retain: RetainSource::Flows,
+            retain_inputs: RetainSource::Flows,
+            average: Averaging::on(),
         }
     }
 }
@@ -42,12 +51,14 @@ impl MiniBatchEmSpec {
         self.step.check(1.0)?;
         check_smoothing(self.smoothing)?;
         let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
-        let rule = MiniBatchEm { smoothing: self.smoothing };
-        Ok(Box::new(Windowed { rule, step: self.step, window }))
+        let sources = RetainSources { sums: self.retain, inputs: self.retain_inputs };
+        let rule = MiniBatchEm { sources, smoothing: self.smoothing };
+        self.average.around(Box::new(Windowed { rule, step: self.step, window }))
     }
 }
 
 struct MiniBatchEm {
+    sources: RetainSources,
     smoothing: Smoothing,
 }
 
@@ -72,6 +83,6 @@ impl MiniBatchEm {
             Smoothing::Relative(_) => 0.0,
         };
         let scale = (1.0 - alpha) / alpha;
-        Retaining { source: RetainSource::RowMasses, scale, offset, smoothing: self.smoothing }
+        Retaining { sources: self.sources, scale, offset, smoothing: self.smoothing }
     }
 }

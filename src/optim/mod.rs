@@ -5,6 +5,7 @@
 
 mod adam;
 mod anemone;
+mod averaged;
 mod full_batch_em;
 mod mini_batch_em;
 mod schedule;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 pub use adam::AdamSpec;
 pub use anemone::AnemoneSpec;
+pub use averaged::{AverageSpec, Averaging};
 pub use full_batch_em::FullBatchEmSpec;
 pub use mini_batch_em::MiniBatchEmSpec;
 pub use schedule::Schedule;
@@ -100,6 +102,18 @@ impl OptimizerSpec {
         };
         *schedule = schedule.stretched(factor);
         self
+    }
+
+    /// Whether answers are those of averaged parameters.
+    pub fn average(&self) -> Averaging {
+        match self {
+            Self::Anemone(spec) => spec.average,
+            Self::FullBatchEm(spec) => spec.average,
+            Self::MiniBatchEm(spec) => spec.average,
+            Self::StepwiseEm(spec) => spec.average,
+            Self::Adam(spec) => spec.average,
+            Self::Sgd(spec) => spec.average,
+        }
     }
 
     /// Checks the options and allocates what the optimizer needs on the device.

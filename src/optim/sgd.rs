@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Window};
 use super::windowed::{Rule, Windowed};
-use super::{Optimizer, Schedule};
+use super::{Averaging, Optimizer, Schedule};
 use crate::backend::{Backend, RowsId};
 use crate::error::Result;
 
@@ -16,11 +16,13 @@ pub struct SgdSpec {
     pub rate: Schedule,
     /// Batches whose gradients are averaged for one update.
     pub batches_per_update: u64,
+    /// Whether answers are those of averaged parameters.
+    pub average: Averaging,
 }
 
 impl Default for SgdSpec {
     fn default() -> Self {
-        Self { rate: Schedule::Constant { step: 1.0 }, batches_per_update: 1 }
+        Self { rate: Schedule::Constant { step: 1.0 }, batches_per_update: 1, average: Averaging::on() }
     }
 }
 
@@ -30,7 +32,8 @@ impl SgdSpec {
         self.rate.check(f64::INFINITY)?;
         backend.circuit().require_weights_only()?;
         let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
-        Ok(Box::new(Windowed { rule: Sgd { top_down: backend.new_rows()? }, step: self.rate, window }))
+        let rule = Sgd { top_down: backend.new_rows()? };
+        self.average.around(Box::new(Windowed { rule, step: self.rate, window }))
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Window};
 use super::windowed::{Buffer, Rule, Windowed};
-use super::{Optimizer, Schedule, check_smoothing};
+use super::{Averaging, Optimizer, Schedule, check_smoothing};
 use crate::backend::{Backend, EmUpdate, Retain, RowsId};
 use crate::circuit::Smoothing;
 use crate::error::Result;
@@ -22,6 +22,8 @@ pub struct StepwiseEmSpec {
     pub batches_per_update: u64,
     /// What keeps rows away from zero.
     pub smoothing: Smoothing,
+    /// Whether answers are those of averaged parameters.
+    pub average: Averaging,
 }
 
 impl Default for StepwiseEmSpec {
@@ -30,6 +32,7 @@ impl Default for StepwiseEmSpec {
             step: Schedule::Power { from: 1.0, kappa: 0.7, delay: 1.0 },
             batches_per_update: 1,
             smoothing: Smoothing::default(),
+            average: Averaging::on(),
         }
     }
 }
@@ -42,7 +45,7 @@ impl StepwiseEmSpec {
         let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
         let rule =
             StepwiseEm { smoothing: self.smoothing, running_masses: backend.new_rows()?, masses: backend.new_rows()? };
-        Ok(Box::new(Windowed { rule, step: self.step, window }))
+        self.average.around(Box::new(Windowed { rule, step: self.step, window }))
     }
 }
 
@@ -58,8 +61,10 @@ impl Rule for StepwiseEm {
 
     fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
         let Window { flows, gain, .. } = window;
+        let retain = Some(Retain { rows: self.running_masses, scale: (1.0 - alpha) / alpha, offset: 0.0 });
         backend.em_update(&EmUpdate {
-            retain: Some(Retain { rows: self.running_masses, scale: (1.0 - alpha) / alpha, offset: 0.0 }),
+            retain,
+            retain_inputs: retain,
             flows,
             gain,
             smoothing: self.smoothing.scaled(1.0 / alpha),

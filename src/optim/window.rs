@@ -4,7 +4,7 @@
 
 use super::check_option;
 use super::state::OptimizerState;
-use crate::backend::{Backend, BatchReport, EmStep, FlowPrecision, FlowsId, RetainSource, RowsId};
+use crate::backend::{Backend, BatchReport, EmStep, FlowPrecision, FlowsId, RetainSources, RowsId};
 use crate::circuit::Smoothing;
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -25,7 +25,7 @@ pub(super) struct Window {
 /// What an EM rule keeps of the old parameters: scale·(mass + offset) of each row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retaining {
-    pub source: RetainSource,
+    pub sources: RetainSources,
     pub scale: f64,
     pub offset: f64,
     pub smoothing: Smoothing,
@@ -39,9 +39,9 @@ impl Retaining {
 
     /// A step that also gathers the window's flows: flows = keep·flows + gain·Σ.
     fn em_step(self, window: Window, keep: f64, gain: f64) -> EmStep {
-        let Self { source, scale, offset, smoothing } = self;
+        let Self { sources, scale, offset, smoothing } = self;
         let Window { flows, masses, spare, gain: correction, .. } = window;
-        EmStep { flows, keep, gain, masses, source, scale, offset, correction, smoothing, spare }
+        EmStep { flows, keep, gain, masses, sources, scale, offset, correction, smoothing, spare }
     }
 }
 

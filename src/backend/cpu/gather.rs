@@ -8,7 +8,7 @@ use super::engine::lock;
 use super::forward::Pass;
 use super::shared::SharedSlice;
 use super::update::Coefficients;
-use crate::backend::RetainSource;
+use crate::backend::{RetainSource, RetainSources};
 use crate::circuit::{ParamId, Smoothing};
 use crate::plan::{Buffer, Use};
 
@@ -39,7 +39,7 @@ pub(super) struct Gather<'a> {
 pub(super) struct Fused<'a> {
     /// Row masses of the flows, kept up with them.
     pub masses: SharedSlice<'a, f64>,
-    pub source: RetainSource,
+    pub sources: RetainSources,
     pub scale: f64,
     pub offset: f64,
     pub gain: f64,
@@ -47,12 +47,29 @@ pub(super) struct Fused<'a> {
 }
 
 impl Fused<'_> {
-    /// How a param row moves whose parameters sum to `theta` and whose flows to `flows`.
-    pub fn coefficients(&self, theta: f64, flows: f64, top_down: f64, len: usize) -> Option<Coefficients> {
-        let retained = match self.source {
+    /// How a row of weights moves whose parameters sum to `theta` and whose flows to `flows`.
+    pub fn of_weights(&self, theta: f64, flows: f64, top_down: f64, len: usize) -> Option<Coefficients> {
+        self.coefficients(self.retained(self.sources.sums, flows, top_down), theta, flows, len)
+    }
+
+    /// The same of a row of a table.
+    pub fn of_table(&self, theta: f64, flows: f64, top_down: f64, len: usize) -> Option<Coefficients> {
+        self.coefficients(self.retained_of_input(flows, top_down), theta, flows, len)
+    }
+
+    /// The mass that a row of an input retains, before `scale` and `offset`.
+    pub fn retained_of_input(&self, flows: f64, top_down: f64) -> f64 {
+        self.retained(self.sources.inputs, flows, top_down)
+    }
+
+    fn retained(&self, source: RetainSource, flows: f64, top_down: f64) -> f64 {
+        match source {
             RetainSource::TopDown => top_down,
-            RetainSource::RowMasses => flows * self.gain,
-        };
+            RetainSource::Flows => flows * self.gain,
+        }
+    }
+
+    fn coefficients(&self, retained: f64, theta: f64, flows: f64, len: usize) -> Option<Coefficients> {
         let retain = self.scale * (retained + self.offset);
         Coefficients::new(retain * theta + self.gain * flows, len, retain, self.gain, self.smoothing)
     }

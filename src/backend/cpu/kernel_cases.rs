@@ -89,7 +89,8 @@ fn replay_case(isa: Isa, units: usize) -> KernelCase {
     let (mut theta, mut flows) = (ones(2 * units), ones(2 * units));
     let run = Box::new(move || {
         flows.fill(1.0);
-        let cells = Cells { theta: SharedSlice::new(&mut theta), flows: SharedSlice::new(&mut flows), units };
+        let cells =
+            Cells { theta: SharedSlice::new(&mut theta), flows: SharedSlice::new(&mut flows), average: None, units };
         // SAFETY: nobody else has these cells.
         unsafe { table.replay(isa, cells, &[1]) };
     });

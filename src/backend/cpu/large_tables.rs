@@ -14,42 +14,45 @@ const OCCURRENCES: usize = 1024;
 /// Categories that one task brings up to date: few, because those of the sweep have missed many updates and lie together.
 const CATEGORIES: usize = 64;
 
-fn cells<'a>(engine: Engine<'a>, flows: SharedSlice<'a, f32>, table: &LazyTable) -> Cells<'a> {
+/// What rows of large tables lag in, besides θ: momentum flows, and averaged parameters where there are any.
+#[derive(Clone, Copy)]
+pub(super) struct Lagging<'a> {
+    pub flows: SharedSlice<'a, f32>,
+    pub average: Option<SharedSlice<'a, f32>>,
+}
+
+fn cells<'a>(engine: Engine<'a>, lagging: Lagging<'a>, table: &LazyTable) -> Cells<'a> {
     let layout = engine.pass.circuit.layout().block(table.param);
     Cells {
         theta: engine.pass.theta.part(layout.values.clone()),
-        flows: flows.part(layout.stats.clone()),
+        flows: lagging.flows.part(layout.stats.clone()),
+        average: lagging.average.map(|average| average.part(layout.values.clone())),
         units: layout.units(),
     }
 }
 
 /// Brings the rows up to date that a batch touches, and those of the sweep.
-pub(super) fn catch_up<'a>(
-    engine: Engine<'a>,
-    flows: SharedSlice<'a, f32>,
-    table: &mut LazyTable,
-    touched: &SortedRows,
-) {
+pub(super) fn catch_up<'a>(engine: Engine<'a>, lagging: Lagging<'a>, table: &mut LazyTable, touched: &SortedRows) {
     if !table.is_behind() {
         return;
     }
     let sweep = table.next_sweep();
     let is_wanted = |category: &usize| !touched.of(*category).is_empty() || sweep.contains(category);
     let wanted: Vec<usize> = (0..table.num_cats()).filter(is_wanted).collect();
-    replay(engine, flows, table, &wanted);
+    replay(engine, lagging, table, &wanted);
     table.caught_up(&wanted);
 }
 
 /// Brings all rows of all tables up to date.
-pub(super) fn settle<'a>(engine: Engine<'a>, flows: SharedSlice<'a, f32>, tables: &mut [LazyTable]) {
+pub(super) fn settle<'a>(engine: Engine<'a>, lagging: Lagging<'a>, tables: &mut [LazyTable]) {
     for table in tables.iter_mut().filter(|table| table.is_behind()) {
-        replay(engine, flows, table, &(0..table.num_cats()).collect::<Vec<_>>());
+        replay(engine, lagging, table, &(0..table.num_cats()).collect::<Vec<_>>());
         table.reset();
     }
 }
 
-fn replay<'a>(engine: Engine<'a>, flows: SharedSlice<'a, f32>, table: &LazyTable, categories: &[usize]) {
-    let cells = cells(engine, flows, table);
+fn replay<'a>(engine: Engine<'a>, lagging: Lagging<'a>, table: &LazyTable, categories: &[usize]) {
+    let cells = cells(engine, lagging, table);
     engine.for_each(categories.chunks(CATEGORIES).collect(), |categories, scratch| {
         // SAFETY: a category belongs to one task, and no pass is under way.
         unsafe { table.replay(engine.pass.isa, cells, categories) };
@@ -64,7 +67,7 @@ pub(super) fn update_large_table<'a>(
     engine: Engine<'a>,
     gather: Gather<'a>,
     fused: Fused<'a>,
-    flows: SharedSlice<'a, f32>,
+    lagging: Lagging<'a>,
     table: &mut LazyTable,
     touched: &SortedRows,
 ) {
@@ -90,9 +93,9 @@ pub(super) fn update_large_table<'a>(
     gather.top_down(table.param, &mut top_down);
     let mut moves = Moves::default();
     // Rows of θ sum to one; what rounding adds to that does not grow, because every update retains less than all of it.
-    moves.set(units, |unit| fused.coefficients(1.0, masses[unit], top_down[unit], cats));
+    moves.set(units, |unit| fused.of_table(1.0, masses[unit], top_down[unit], cats));
 
-    let cells = cells(engine, flows, table);
+    let cells = cells(engine, lagging, table);
     engine.for_each(touched.ranges(OCCURRENCES), |range, scratch| {
         let mut categories = range.filter(|&category| !touched.of(category).is_empty()).peekable();
         while let Some(category) = categories.next() {

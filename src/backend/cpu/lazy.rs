@@ -5,11 +5,13 @@
 //! are kept, and a row is brought up to date by replaying the updates that it missed, one by one, in registers: the very
 //! operations, in the very order, that a dense update would have made. Nothing depends on *when* a row is brought up to
 //! date, not even the last bit, so a checkpoint may be taken at any time. A part of the table is brought up to date at
-//! every update, so that nobody falls back further than the history reaches.
+//! every update, so that nobody falls back further than the history reaches. An average of the parameters is one more
+//! entry of the history: a row is averaged as it was then, when it gets there.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use super::average::averaged;
 use super::buffers::tiles;
 use super::gather::kept;
 use super::kernels::{Isa, multiversion, prefetch};
@@ -24,35 +26,47 @@ const SWEEP: usize = 32;
 #[derive(Clone)]
 pub(super) struct LazyTable {
     pub param: ParamId,
-    /// For each category, how many updates its row has seen.
+    /// For each category, how many entries of the history its row has seen.
     seen: Vec<u64>,
-    /// Updates made.
-    updates: u64,
-    /// The last updates, the newest at the back.
+    /// Entries made.
+    entries: u64,
+    /// The last entries, the newest at the back.
     history: VecDeque<Past>,
+    /// Updates among them; the others are averages.
+    updates: usize,
     /// Where the sweep goes on.
     sweep: usize,
 }
 
-/// One update of the past.
+/// What has happened to the whole table.
 #[derive(Clone, Debug)]
-struct Past {
-    /// F ← decay·F.
-    decay: f32,
-    moves: Moves,
+enum Past {
+    /// F ← decay·F, then θ moves.
+    Update { decay: f32, moves: Moves },
+    /// θ̄ ← θ̄ + weight·(θ − θ̄).
+    Average { weight: f32 },
 }
 
-/// A table's parameters and momentum flows, `[cats × units]`.
+/// A table's parameters, momentum flows and averaged parameters, `[cats × units]`. Without an average there is no entry
+/// that reads one.
 #[derive(Clone, Copy)]
 pub(super) struct Cells<'a> {
     pub theta: SharedSlice<'a, f32>,
     pub flows: SharedSlice<'a, f32>,
+    pub average: Option<SharedSlice<'a, f32>>,
     pub units: usize,
+}
+
+/// Part of a row of the cells; `average` is empty where there is none.
+struct Row<'a> {
+    theta: &'a mut [f32],
+    flows: &'a mut [f32],
+    average: &'a mut [f32],
 }
 
 impl LazyTable {
     pub fn new(param: ParamId, cats: usize) -> Self {
-        Self { param, seen: vec![0; cats], updates: 0, history: VecDeque::new(), sweep: 0 }
+        Self { param, seen: vec![0; cats], entries: 0, history: VecDeque::new(), updates: 0, sweep: 0 }
     }
 
     pub fn num_cats(&self) -> usize {
@@ -78,59 +92,67 @@ impl LazyTable {
         // SAFETY: the caller's.
         let row_of = |category: usize| unsafe {
             let row = category * cells.units..(category + 1) * cells.units;
-            (cells.theta.get_mut(row.clone()), cells.flows.get_mut(row))
+            let average = cells.average.map_or(&mut [][..], |average| average.get_mut(row.clone()));
+            Row { theta: cells.theta.get_mut(row.clone()), flows: cells.flows.get_mut(row), average }
         };
-        let behind = |&category: &usize| (category, (self.updates - self.seen[category]) as usize);
+        let behind = |&category: &usize| (category, (self.entries - self.seen[category]) as usize);
         let behind: Vec<(usize, usize)> = categories.iter().map(behind).filter(|(_, missed)| *missed > 0).collect();
         for block in tiles(cells.units, TOGETHER) {
             for (i, &(category, missed)) in behind.iter().enumerate() {
                 // Rows lie anywhere; the first block of units comes upon them, and later ones find them in a cache.
                 if let Some(&(next, _)) = behind.get(i + 1).filter(|_| block.start == 0) {
-                    let (theta, flows) = row_of(next);
-                    prefetch(theta);
-                    prefetch(flows);
+                    let next = row_of(next);
+                    prefetch(next.theta);
+                    prefetch(next.flows);
                 }
-                let (theta, flows) = row_of(category);
-                let from = self.history.len() - missed;
-                replay_part(
-                    isa,
-                    &mut theta[block.clone()],
-                    &mut flows[block.clone()],
-                    &self.history,
-                    from,
-                    block.start,
-                );
+                let Row { theta, flows, average } = row_of(category);
+                let average = average.get_mut(block.clone()).unwrap_or_default();
+                let part = Row { theta: &mut theta[block.clone()], flows: &mut flows[block.clone()], average };
+                replay_part(isa, part, &self.history, self.history.len() - missed, block.start);
             }
         }
     }
 
     /// Notes that rows are up to date.
     pub fn caught_up(&mut self, categories: &[usize]) {
-        categories.iter().for_each(|&category| self.seen[category] = self.updates);
+        categories.iter().for_each(|&category| self.seen[category] = self.entries);
     }
 
     /// Notes an update that touched rows have seen and others have not. The sweep has been made before.
     pub fn updated(&mut self, decay: f32, moves: Moves, touched: impl Iterator<Item = usize>) {
         let swept = self.next_sweep();
         self.sweep = if swept.end == self.seen.len() { 0 } else { swept.end };
+        self.push(Past::Update { decay, moves });
         self.updates += 1;
-        self.history.push_back(Past { decay, moves });
-        touched.for_each(|category| self.seen[category] = self.updates);
-        if self.history.len() > SWEEP + 1 {
-            self.history.pop_front();
+        touched.for_each(|category| self.seen[category] = self.entries);
+        while self.updates > SWEEP + 1
+            && let Some(past) = self.history.pop_front()
+        {
+            self.updates -= usize::from(matches!(past, Past::Update { .. }));
         }
+    }
+
+    /// Notes an average, which no row has seen.
+    pub fn averaged(&mut self, weight: f32) {
+        self.push(Past::Average { weight });
+    }
+
+    fn push(&mut self, past: Past) {
+        self.entries += 1;
+        self.history.push_back(past);
     }
 
     /// Forgets the past: all rows are up to date.
     pub fn reset(&mut self) {
-        self.seen.fill(self.updates);
+        self.seen.fill(self.entries);
         self.history.clear();
+        self.updates = 0;
     }
 }
 
 multiversion! {
     /// Replays part of a row: the units from `first` on.
-    fn replay_part(theta: &mut [f32], flows: &mut [f32], history: &VecDeque<Past>, from: usize, first: usize) = replay_body;
+    fn replay_part(row: Row<'_>, history: &VecDeque<Past>, from: usize, first: usize) = replay_body;
 }
 
 /// Units that are replayed together, in registers: enough chains of dependent operations to keep the processor busy. All rows
@@ -138,27 +160,39 @@ multiversion! {
 const TOGETHER: usize = 64;
 
 #[inline(always)]
-fn replay_body(theta: &mut [f32], flows: &mut [f32], history: &VecDeque<Past>, from: usize, first: usize) {
+fn replay_body(row: Row<'_>, history: &VecDeque<Past>, from: usize, first: usize) {
     // Most words of a vocabulary have not been seen for long, and their momentum is gone: then only θ moves.
-    let is_still = flows.iter().all(|&f| f == 0.0);
+    let is_still = row.flows.iter().all(|&f| f == 0.0);
+    let Row { theta, flows, mut average } = row;
     match theta.len() {
-        TOGETHER if is_still => replay_block::<TOGETHER, false>(theta, flows, history, from, first),
-        HALF if is_still => replay_block::<HALF, false>(theta, flows, history, from, first),
+        TOGETHER if is_still => replay_block::<TOGETHER, false>(Row { theta, flows, average }, history, from, first),
+        HALF if is_still => replay_block::<HALF, false>(Row { theta, flows, average }, history, from, first),
         TOGETHER | HALF => {
             let halves = theta.chunks_exact_mut(HALF).zip(flows.chunks_exact_mut(HALF)).zip((first..).step_by(HALF));
             for ((theta, flows), first) in halves {
-                replay_block::<HALF, true>(theta, flows, history, from, first);
+                let average = average.split_off_mut(..HALF).unwrap_or_default();
+                replay_block::<HALF, true>(Row { theta, flows, average }, history, from, first);
             }
         }
         _ => {
             for past in history.range(from..) {
-                let Moves { keep, take, add } = &past.moves;
-                for (i, (p, f)) in (first..).zip(theta.iter_mut().zip(flows.iter_mut())) {
-                    (*p, *f) = replayed(*p, *f, past.decay, keep[i], take[i], add[i]);
+                match past {
+                    Past::Update { decay, moves: Moves { keep, take, add } } => {
+                        for (i, (p, f)) in (first..).zip(theta.iter_mut().zip(flows.iter_mut())) {
+                            (*p, *f) = replayed(*p, *f, *decay, keep[i], take[i], add[i]);
+                        }
+                    }
+                    Past::Average { weight } => average_part(average, theta, *weight),
                 }
             }
         }
     }
+}
+
+/// θ̄ of part of a row.
+#[inline(always)]
+fn average_part(average: &mut [f32], theta: &[f32], weight: f32) {
+    average.iter_mut().zip(theta).for_each(|(average, &theta)| *average = averaged(*average, theta, weight));
 }
 
 /// With momentum there are twice as many numbers to keep.
@@ -167,8 +201,7 @@ const HALF: usize = TOGETHER / 2;
 /// Replays `N` units in registers. Without momentum, take·F is a zero that need not be computed to be added.
 #[inline(always)]
 fn replay_block<const N: usize, const MOMENTUM: bool>(
-    theta: &mut [f32],
-    flows: &mut [f32],
+    Row { theta, flows, average }: Row<'_>,
     history: &VecDeque<Past>,
     from: usize,
     first: usize,
@@ -178,11 +211,18 @@ fn replay_block<const N: usize, const MOMENTUM: bool>(
     f.copy_from_slice(flows);
     let block = first..first + N;
     for past in history.range(from..) {
-        let (keep, take) = (&past.moves.keep[block.clone()], &past.moves.take[block.clone()]);
-        let add = &past.moves.add[block.clone()];
+        let (decay, moves) = match past {
+            Past::Update { decay, moves } => (*decay, moves),
+            Past::Average { weight } => {
+                average_part(average, &p, *weight); // few and far between: θ̄ stays in memory
+                continue;
+            }
+        };
+        let (keep, take) = (&moves.keep[block.clone()], &moves.take[block.clone()]);
+        let add = &moves.add[block.clone()];
         for i in 0..N {
             if MOMENTUM {
-                (p[i], f[i]) = replayed(p[i], f[i], past.decay, keep[i], take[i], add[i]);
+                (p[i], f[i]) = replayed(p[i], f[i], decay, keep[i], take[i], add[i]);
             } else {
                 p[i] = keep[i] * p[i] + add[i];
             }

@@ -5,6 +5,7 @@
 //! the parameters, and in a fused step update them at once; `log_space` does the rows that linear space could not hold.
 //! `update` is the M-step on its own. docs/ARCHITECTURE.md walks through all of it.
 
+mod average;
 mod backward;
 mod buffers;
 mod chunk;
@@ -54,7 +55,9 @@ use self::lazy::LazyTable;
 use self::schedule::Schedule;
 use self::update::Update;
 use self::worker::Scratch;
-use super::{AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, RowsId, Tensor};
+use super::{
+    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, Retain, RowsId, Tensor,
+};
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -112,6 +115,8 @@ pub struct CpuBackend {
     training: Arithmetic,
     /// The parameters, in the circuit's layout. Rows of large tables may lag: `settle` before use.
     theta: Vec<f32>,
+    /// θ̄, once there has been an average. Rows of large tables lag as those of θ do.
+    average: Option<Vec<f32>>,
     /// Shared weights, packed; by block.
     packed: Vec<Option<PackedWeights>>,
     /// Whether `packed` is of the parameters as they are now.
@@ -158,6 +163,7 @@ impl CpuBackend {
         Ok(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             theta: large_pages::copied(params.values()),
+            average: None,
             packed,
             is_packed: false,
             packed_for: training,
@@ -253,8 +259,43 @@ impl Backend for CpuBackend {
         params.check(&self.circuit)?;
         self.settle();
         self.theta.copy_from_slice(params.values());
+        self.average = None;
         self.is_packed = false;
         Ok(())
+    }
+
+    fn average(&mut self, weight: f64) -> Result<()> {
+        let begun = Instant::now();
+        self.add_to_average(weight);
+        self.note_update(begun);
+        Ok(())
+    }
+
+    fn averaged_params(&self) -> Result<Params> {
+        match self.settled_average() {
+            Some(average) => Ok(Params::trusted(&self.circuit, average)),
+            None => self.params(),
+        }
+    }
+
+    fn set_average(&mut self, average: &Params) -> Result<()> {
+        average.check(&self.circuit)?;
+        self.settle();
+        self.average = Some(large_pages::copied(average.values()));
+        Ok(())
+    }
+
+    fn averaged_log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
+        self.circuit.check_batch(batch)?;
+        self.settle();
+        let Some(average) = self.average.take() else { return self.log_likelihoods(batch) };
+        // Nothing lags, and so the two can change places for as long as it takes.
+        let theta = std::mem::replace(&mut self.theta, average);
+        self.is_packed = false;
+        let found = self.log_likelihoods(batch);
+        self.average = Some(std::mem::replace(&mut self.theta, theta));
+        self.is_packed = false;
+        found
     }
 
     fn log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
@@ -305,20 +346,19 @@ impl Backend for CpuBackend {
 
     fn em_update(&mut self, update: &EmUpdate) -> Result<()> {
         let begun = Instant::now();
-        let retain = match update.retain {
-            None => None,
-            Some(retain) => Some((self.rows_at(retain.rows)?, retain)),
-        };
         let flows = self.flows_at(update.flows)?;
+        let at = |retain: Option<Retain>| retain.map(|retain| Ok((self.rows_at(retain.rows)?, retain))).transpose();
+        let (retain, retain_inputs) = (at(update.retain)?, at(update.retain_inputs)?);
         self.settle();
         self.is_packed = false;
         let flows = &self.flows[flows];
-        let retain = retain.map(|(at, retain)| (&self.rows[at][..], retain));
+        let rows = |(at, retain): (usize, Retain)| (&self.rows[at][..], retain);
+        let (retain, retain_inputs) = (retain.map(rows), retain_inputs.map(rows));
         let EmUpdate { gain, smoothing, .. } = *update;
         let theta = &mut self.theta;
         self.pool.install(|| {
             with_flows!(flows, flows => {
-                update::em_update(&self.circuit, theta, &Update { retain, flows, gain, smoothing });
+                update::em_update(&self.circuit, theta, &Update { retain, retain_inputs, flows, gain, smoothing });
             });
         });
         self.note_update(begun);

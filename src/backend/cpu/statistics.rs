@@ -1,9 +1,8 @@
 //! Flows and update of inputs that are not tables: sufficient statistics, in double precision until all rows are in.
 
 use super::gather::{Gather, Target, flow_row};
-use super::update::{Update, update_density};
+use super::update::update_density;
 use super::worker::{Phase, Scratch};
-use crate::backend::Retain;
 use crate::circuit::ParamId;
 use crate::plan::Use;
 
@@ -62,15 +61,10 @@ pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
                 *mass = distribution.mass(&stats);
             }
             let retain = |unit: usize| {
-                let retained = match fused.source {
-                    crate::backend::RetainSource::TopDown => scratch.top_down[unit],
-                    crate::backend::RetainSource::RowMasses => masses[unit] * fused.gain,
-                };
-                fused.scale * retained // no offset: densities are not smoothed
+                // No offset: densities are not smoothed.
+                fused.scale * fused.retained_of_input(masses[unit], scratch.top_down[unit])
             };
-            let update: Update<'_, f32> =
-                Update { retain: None::<(&[f64], Retain)>, flows: &[], gain: fused.gain, smoothing: fused.smoothing };
-            update_density(theta, flows, &retain, layout, distribution, &update);
+            update_density(theta, flows, &retain, layout, distribution, fused.gain, fused.smoothing);
             scratch.clock.lap(Phase::Update);
         }
     }

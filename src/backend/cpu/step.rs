@@ -14,11 +14,11 @@ use super::forward::Pass;
 use super::gather::{Fused, Gather, Target};
 use super::kernels::product::Matrix;
 use super::kernels::{Arithmetic, Precision};
-use super::large_tables::{catch_up, settle, update_large_table};
+use super::large_tables::{Lagging, catch_up, settle, update_large_table};
 use super::log_space::RowFlows;
 use super::shared::SharedSlice;
 use super::tables::SortedRows;
-use crate::backend::{BatchReport, EmStep, RetainSource};
+use crate::backend::{BatchReport, EmStep};
 use crate::circuit::log_values::{Row, log_values};
 use crate::data::Batch;
 use crate::error::Result;
@@ -112,12 +112,12 @@ impl CpuBackend {
     /// computed in log space, which reads all parameters, nor where a value of a large table is missing, which touches
     /// all of it.
     fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> bool {
-        let marginal = micro.update.is_some_and(|(step, _)| step.source == RetainSource::TopDown);
+        let marginal = micro.update.is_some_and(|(step, _)| step.sources.needs_top_down());
         let begun = Instant::now();
         self.pack_weights(self.training);
         let lanes = self.prepare_chunks(batch, micro.rows.clone(), true, marginal);
         let mut theta = std::mem::take(&mut self.theta);
-        let mut lazy = std::mem::take(&mut self.lazy);
+        let (mut lazy, mut average) = (std::mem::take(&mut self.lazy), self.average.take());
         let mut target = std::mem::take(&mut self.flows[micro.target]);
         let mut masses = micro.update.map(|(_, at)| std::mem::take(&mut self.rows[at])).unwrap_or_default();
         let mut chunks = std::mem::take(&mut self.chunks);
@@ -129,14 +129,18 @@ impl CpuBackend {
             FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
             FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
         };
+        let lagging = match shared_target {
+            Target::Single(flows) => Some(Lagging { flows, average: average.as_deref_mut().map(SharedSlice::new) }),
+            Target::Double(_) => None,
+        };
         // Rows of large tables that this batch touches must be up to date before they are read.
         let mut touched = Vec::new();
         let mut prepared = begun.elapsed();
-        if let (Some(_), Target::Single(flows)) = (micro.update, shared_target) {
+        if let (Some(_), Some(lagging)) = (micro.update, lagging) {
             touched.extend(lazy.iter().map(|table| SortedRows::of_table(engine.pass, &chunks, table.param)));
             prepared = begun.elapsed();
             for (table, touched) in lazy.iter_mut().zip(&touched) {
-                catch_up(engine, flows, table, touched);
+                catch_up(engine, lagging, table, touched);
             }
         }
 
@@ -152,13 +156,13 @@ impl CpuBackend {
         let is_fused = micro.update.is_some()
             && !touched.iter().any(SortedRows::has_missing)
             && !chunks.iter().any(|chunk| lock(chunk).degenerate.contains(&true));
-        let fused = match (micro.update, shared_target) {
+        let fused = match (micro.update, lagging) {
             (Some((step, _)), _) if is_fused => {
-                let EmStep { source, scale, offset, correction: gain, smoothing, .. } = *step;
-                Some(Fused { masses: SharedSlice::new(&mut masses), source, scale, offset, gain, smoothing })
+                let EmStep { sources, scale, offset, correction: gain, smoothing, .. } = *step;
+                Some(Fused { masses: SharedSlice::new(&mut masses), sources, scale, offset, gain, smoothing })
             }
-            (Some(_), Target::Single(flows)) => {
-                settle(engine, flows, &mut lazy);
+            (Some(_), Some(lagging)) => {
+                settle(engine, lagging, &mut lazy);
                 None
             }
             _ => None,
@@ -169,16 +173,16 @@ impl CpuBackend {
             engine.backward(gather, root_flow);
         }
         engine.shared_blocks(gather);
-        match (gather.fused, shared_target) {
-            (Some(fused), Target::Single(flows)) => {
+        match (gather.fused, lagging) {
+            (Some(fused), Some(lagging)) => {
                 for (table, touched) in lazy.iter_mut().zip(&touched) {
-                    update_large_table(engine, gather, fused, flows, table, touched);
+                    update_large_table(engine, gather, fused, lagging, table, touched);
                 }
             }
             _ => self.schedule.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
         }
 
-        (self.theta, self.lazy) = (theta, lazy);
+        (self.theta, self.lazy, self.average) = (theta, lazy, average);
         self.add_rows(batch, micro, &chunks, &mut target, report);
         self.flows[micro.target] = target;
         if let Some((_, at)) = micro.update {
@@ -306,29 +310,49 @@ impl CpuBackend {
         let Some(at) = self.lazy_flows.take() else { return };
         let mut flows = std::mem::take(&mut self.flows[at]);
         let (mut theta, mut lazy) = (std::mem::take(&mut self.theta), std::mem::take(&mut self.lazy));
+        let mut average = self.average.take();
         if let FlowBuffer::Single(flows) = &mut flows {
             let batch = Batch::empty();
-            settle(self.engine(self.training, &mut theta, &batch, 0), SharedSlice::new(flows), &mut lazy);
+            let average = average.as_deref_mut().map(SharedSlice::new);
+            let lagging = Lagging { flows: SharedSlice::new(flows), average };
+            settle(self.engine(self.training, &mut theta, &batch, 0), lagging, &mut lazy);
         }
-        (self.theta, self.lazy, self.flows[at]) = (theta, lazy, flows);
+        (self.theta, self.lazy, self.flows[at], self.average) = (theta, lazy, flows, average);
     }
 
     /// A copy of the parameters and of a flow buffer, with all rows of large tables up to date.
     pub(super) fn settled(&self, flows: Option<usize>) -> (Vec<f32>, FlowBuffer) {
         let mut theta = self.theta.clone();
+        let copy = self.settle_copies(&mut theta, None, flows);
+        (theta, copy)
+    }
+
+    /// A copy of the averaged parameters, likewise; `None` where there are none.
+    pub(super) fn settled_average(&self) -> Option<Vec<f32>> {
+        let mut average = self.average.clone()?;
+        if self.lazy_flows.is_some() {
+            self.settle_copies(&mut self.theta.clone(), Some(&mut average), None);
+        }
+        Some(average)
+    }
+
+    /// Brings copies up to date, and makes one of a flow buffer.
+    fn settle_copies(&self, theta: &mut [f32], average: Option<&mut [f32]>, flows: Option<usize>) -> FlowBuffer {
         let mut copy = flows.map(|at| self.flows[at].clone()).unwrap_or_default();
         if let Some(at) = self.lazy_flows {
             let mut momentum = if flows == Some(at) { std::mem::take(&mut copy) } else { self.flows[at].clone() };
             if let FlowBuffer::Single(momentum) = &mut momentum {
                 let batch = Batch::empty();
                 let mut lazy = self.lazy.clone();
-                settle(self.engine(self.training, &mut theta, &batch, 0), SharedSlice::new(momentum), &mut lazy);
+                let average = average.map(SharedSlice::new);
+                let lagging = Lagging { flows: SharedSlice::new(momentum), average };
+                settle(self.engine(self.training, theta, &batch, 0), lagging, &mut lazy);
             }
             if flows == Some(at) {
                 copy = momentum;
             }
         }
-        (theta, copy)
+        copy
     }
 
     /// Adds up the clocks of all workers.

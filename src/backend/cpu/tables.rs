@@ -363,7 +363,7 @@ fn update(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
     masses.copy_from_slice(flow_sums);
     let moves = &mut scratch.columns.moves;
     moves.set(units, |unit| {
-        fused.coefficients(theta_sums[unit], flow_sums[unit], scratch.top_down[unit], layout.values_per_row)
+        fused.of_table(theta_sums[unit], flow_sums[unit], scratch.top_down[unit], layout.values_per_row)
     });
     for cat in 0..layout.values_per_row {
         let cells = |start: usize| start + cat * units..start + (cat + 1) * units;

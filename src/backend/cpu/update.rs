@@ -32,8 +32,9 @@ impl Count for f64 {
 
 /// What an update is made of.
 pub(super) struct Update<'a, T> {
-    /// One number per param row, and how it is read.
+    /// One number per param row, and how it is read: for rows of sums, and for rows of inputs.
     pub retain: Option<(&'a [f64], Retain)>,
+    pub retain_inputs: Option<(&'a [f64], Retain)>,
     pub flows: &'a [T],
     pub gain: f64,
     pub smoothing: Smoothing,
@@ -43,10 +44,12 @@ pub(super) struct Update<'a, T> {
 pub(super) fn em_update<T: Count>(circuit: &Circuit, theta: &mut [f32], update: &Update<'_, T>) {
     blocks(circuit, theta).into_par_iter().for_each(|(layout, kind, theta)| {
         let flows = &update.flows[layout.stats.clone()];
+        let retained = match kind {
+            ParamKind::Sum { .. } => update.retain,
+            ParamKind::Input(_) => update.retain_inputs,
+        };
         let retain =
-            |unit: usize| update.retain.map_or(0.0, |(rows, r)| r.scale * (rows[layout.rows.start + unit] + r.offset));
-        let retain_density =
-            |unit: usize| update.retain.map_or(0.0, |(rows, r)| r.scale * rows[layout.rows.start + unit]);
+            |unit: usize| retained.map_or(0.0, |(rows, r)| r.scale * (rows[layout.rows.start + unit] + r.offset));
         match kind {
             ParamKind::Sum { cols } => {
                 let rows = theta.par_chunks_exact_mut(*cols).zip(flows.par_chunks_exact(*cols)).enumerate();
@@ -57,7 +60,10 @@ pub(super) fn em_update<T: Count>(circuit: &Circuit, theta: &mut [f32], update: 
                 update_table(theta, flows, &retain, layout, update);
             }
             ParamKind::Input(distribution) => {
-                update_density(theta, flows, &retain_density, layout, &**distribution, update);
+                // No offset: densities are not smoothed.
+                let retain = |unit: usize| retained.map_or(0.0, |(rows, r)| r.scale * rows[layout.rows.start + unit]);
+                let Update { gain, smoothing, .. } = *update;
+                update_density(theta, flows, &retain, layout, &**distribution, gain, smoothing);
             }
         }
     });
@@ -69,7 +75,10 @@ fn rows_per_task(cols: usize) -> usize {
 }
 
 /// The parameters of every block, apart.
-fn blocks<'a>(circuit: &'a Circuit, theta: &'a mut [f32]) -> Vec<(&'a BlockLayout, &'a ParamKind, &'a mut [f32])> {
+pub(super) fn blocks<'a>(
+    circuit: &'a Circuit,
+    theta: &'a mut [f32],
+) -> Vec<(&'a BlockLayout, &'a ParamKind, &'a mut [f32])> {
     let mut rest = theta;
     let parts = circuit.layout().blocks().iter().zip(circuit.params()).map(|(layout, block)| {
         let (part, tail) = std::mem::take(&mut rest).split_at_mut(layout.values.len());
@@ -194,18 +203,19 @@ pub(super) fn update_density<T: Count>(
     retain: &(dyn Fn(usize) -> f64 + Sync),
     layout: &BlockLayout,
     distribution: &dyn Distribution,
-    update: &Update<'_, T>,
+    gain: f64,
+    smoothing: Smoothing,
 ) {
     let units = layout.units();
     let mut params = vec![0.0; layout.values_per_row];
     let mut stats = vec![0.0; layout.stats_per_row];
     for unit in 0..units {
         params.iter_mut().enumerate().for_each(|(slot, p)| *p = theta[slot * units + unit]);
-        stats.iter_mut().enumerate().for_each(|(slot, s)| *s = flows[slot * units + unit].to_f64() * update.gain);
+        stats.iter_mut().enumerate().for_each(|(slot, s)| *s = flows[slot * units + unit].to_f64() * gain);
         distribution.add_expected_stats(&params, retain(unit), &mut stats);
         let mass = distribution.mass(&stats);
         if mass > 0.0 && stats.iter().all(|s| s.is_finite()) {
-            distribution.maximize(&stats, update.smoothing, &mut params);
+            distribution.maximize(&stats, smoothing, &mut params);
             params.iter().enumerate().for_each(|(slot, &p)| theta[slot * units + unit] = p);
         }
     }

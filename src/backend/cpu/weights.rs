@@ -61,7 +61,7 @@ pub(super) fn apply(gather: Gather<'_>, task: &ParamTask, sums: &[f32], top_down
                 unsafe { fused.masses.get_mut(layout.rows.start + task.rows.start..layout.rows.start + task.rows.end) };
             let mut move_row = |row: usize, theta: f64, flows: f64| {
                 masses[row] = flows;
-                fused.coefficients(theta, flows, top_down[task.rows.start + row], cols)
+                fused.of_weights(theta, flows, top_down[task.rows.start + row], cols)
             };
             add_and_move(gather.pass.isa, theta, flows, sums, gather.keep, cols, &mut move_row);
         }

@@ -119,6 +119,20 @@ impl CudaGroup {
         })
     }
 
+    /// Log-likelihoods of a batch, a part of it on each device.
+    fn score(
+        &mut self,
+        batch: &Batch,
+        score: impl Fn(&mut Member, &Batch) -> Result<Vec<f64>> + Sync,
+    ) -> Result<Vec<f64>> {
+        self.circuit().check_batch(batch)?;
+        let parts = self.each_with_part(batch, |member, part| match part.num_rows() {
+            0 => Ok(Vec::new()),
+            _ => score(member, part),
+        });
+        Ok(parts?.concat())
+    }
+
     fn first(&self) -> &Member {
         &self.members[0]
     }
@@ -151,13 +165,24 @@ impl Backend for CudaGroup {
         self.each(|member| member.backend.set_params(params))
     }
 
+    fn average(&mut self, weight: f64) -> Result<()> {
+        self.each(|member| member.backend.average(weight))
+    }
+
+    fn averaged_params(&self) -> Result<Params> {
+        self.first().backend.averaged_params()
+    }
+
+    fn set_average(&mut self, average: &Params) -> Result<()> {
+        self.each(|member| member.backend.set_average(average))
+    }
+
     fn log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
-        self.circuit().check_batch(batch)?;
-        let parts = self.each_with_part(batch, |member, part| match part.num_rows() {
-            0 => Ok(Vec::new()),
-            _ => member.backend.log_likelihoods(part),
-        });
-        Ok(parts?.concat())
+        self.score(batch, |member, part| member.backend.log_likelihoods(part))
+    }
+
+    fn averaged_log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
+        self.score(batch, |member, part| member.backend.averaged_log_likelihoods(part))
     }
 
     fn add_flows(&mut self, batch: &Batch, gain: f64, into: FlowsId) -> Result<BatchReport> {
@@ -195,10 +220,12 @@ impl Backend for CudaGroup {
 
     fn em_update(&mut self, update: &EmUpdate) -> Result<()> {
         let flows = self.flows_at(update.flows)?;
-        let retain = update.retain.map(|retain| Ok((self.rows_at(retain.rows)?, retain))).transpose()?;
+        let at = |retain: Option<Retain>| retain.map(|retain| Ok((self.rows_at(retain.rows)?, retain))).transpose();
+        let (retain, retain_inputs) = (at(update.retain)?, at(update.retain_inputs)?);
         self.each(|member| {
-            let retain = retain.map(|(rows, retain)| Retain { rows: member.rows(rows), ..retain });
-            member.backend.em_update(&EmUpdate { retain, flows: member.flows(flows), ..*update })
+            let of_member = |(rows, retain): (u32, Retain)| Retain { rows: member.rows(rows), ..retain };
+            let (retain, retain_inputs) = (retain.map(of_member), retain_inputs.map(of_member));
+            member.backend.em_update(&EmUpdate { retain, retain_inputs, flows: member.flows(flows), ..*update })
         })
     }
 

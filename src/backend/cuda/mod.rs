@@ -35,7 +35,7 @@ pub use self::kernels::CudaPrecision;
 pub use self::probe::{check_device, device_count};
 
 use self::buffers::FlowBuffer;
-use self::descriptors::Ptr;
+use self::descriptors::{Ptr, Update};
 use self::feed::Feed;
 use self::graphs::Graphs;
 use self::kernels::{Grid, Kernels, Precisions};
@@ -46,7 +46,9 @@ use self::slabs::{Tables, Workspace, WorkspaceSizes};
 use self::step::Clocks;
 use self::stream::{Device, Slab};
 use self::updates::{Retained, Updater, update};
-use super::{AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, RowsId, Tensor};
+use super::{
+    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, Retain, RowsId, Tensor,
+};
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -82,6 +84,8 @@ pub struct CudaBackend {
     clocks: Clocks,
     tables: Tables,
     theta: Slab<f32>,
+    /// θ̄, once there has been an average.
+    average: Option<Slab<f32>>,
     flows: Vec<FlowBuffer>,
     rows: Vec<Slab<f64>>,
     kernels: Kernels,
@@ -112,6 +116,7 @@ impl CudaBackend {
             program,
             tables,
             theta,
+            average: None,
             kernels,
             device,
         })
@@ -229,7 +234,38 @@ impl Backend for CudaBackend {
 
     fn set_params(&mut self, params: &Params) -> Result<()> {
         params.check(&self.circuit)?;
+        self.average = None;
         self.device.upload(&self.program.params.theta_to_device(params.values()), self.theta.ptr)
+    }
+
+    fn average(&mut self, _weight: f64) -> Result<()> {
+        Err(Error::unsupported("averages on CUDA"))
+    }
+
+    fn averaged_params(&self) -> Result<Params> {
+        let layout = &self.program.params;
+        let theta = self.average.as_ref().unwrap_or(&self.theta);
+        let values = layout.theta_to_host(&self.device.download(theta.ptr, layout.theta_len)?);
+        Ok(Params::trusted(&self.circuit, values))
+    }
+
+    fn set_average(&mut self, average: &Params) -> Result<()> {
+        average.check(&self.circuit)?;
+        let values = self.program.params.theta_to_device(average.values());
+        if self.average.is_none() {
+            self.average = Some(self.allocate(|b| b.device.zeros("averaged parameters", b.program.params.theta_len))?);
+        }
+        let average = self.average.as_ref().expect("allocated just now");
+        self.device.upload(&values, average.ptr)
+    }
+
+    fn averaged_log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
+        let Some(average) = self.average.take() else { return self.log_likelihoods(batch) };
+        // Evaluation reads θ from where it is told to, so the two can change places for as long as it takes.
+        let theta = std::mem::replace(&mut self.theta, average);
+        let found = self.log_likelihoods(batch);
+        self.average = Some(std::mem::replace(&mut self.theta, theta));
+        found
     }
 
     fn log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
@@ -267,12 +303,15 @@ impl Backend for CudaBackend {
     }
 
     fn em_update(&mut self, em: &EmUpdate) -> Result<()> {
-        let retained = match em.retain {
-            None => Retained::Nothing,
-            Some(r) => Retained::Rows { rows: self.row_ptr(r.rows)?, scale: r.scale, offset: r.offset },
+        let change = |retain: Option<Retain>| -> Result<Update> {
+            let retained = match retain {
+                None => Retained::Nothing,
+                Some(r) => Retained::Rows { rows: self.row_ptr(r.rows)?, scale: r.scale, offset: r.offset },
+            };
+            Ok(update(retained, em.gain, em.smoothing, None, 1.0))
         };
         let flows = self.flow_ptr(em.flows)?;
-        self.updater().em_update(flows, update(retained, em.gain, em.smoothing, None, 1.0))
+        self.updater().em_update(flows, change(em.retain)?, change(em.retain_inputs)?)
     }
 
     fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()> {

@@ -94,7 +94,7 @@ impl CudaBackend {
     /// Runs one micro-batch. Whether an update was asked for and made: not where a row has to be rescued, which reads θ as it was.
     fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> Result<bool> {
         let rows = &micro.rows;
-        let marginal = micro.step.is_some_and(|step| step.source == RetainSource::TopDown);
+        let marginal = micro.step.is_some_and(|step| step.sources.needs_top_down());
         let fed = self.send(batch, rows, marginal)?;
         let largest_weight = rows.clone().map(|row| batch.weight(row)).fold(0f32, f32::max);
         let largest_flow = (micro.gain * f64::from(largest_weight)).max(1.0);
@@ -152,26 +152,29 @@ impl CudaBackend {
         let engine = self.engine();
         let EmStep { scale, offset, correction, smoothing, .. } = *step;
         let (masses, spare) = (self.row_ptr(step.masses)?, self.row_ptr(step.spare)?);
-        let retained = match step.source {
-            RetainSource::TopDown => {
-                engine.top_down_rows(pass, spare)?;
-                Retained::Rows { rows: spare, scale, offset }
-            }
-            RetainSource::RowMasses => Retained::Masses { scale, offset },
+        if step.sources.needs_top_down() {
+            engine.top_down_rows(pass, spare)?;
+        }
+        let change = |source| -> Update {
+            let retained = match source {
+                RetainSource::TopDown => Retained::Rows { rows: spare, scale, offset },
+                RetainSource::Flows => Retained::Masses { scale, offset },
+            };
+            update(retained, correction, smoothing, Some(masses), micro.keep)
         };
-        let change: Update = update(retained, correction, smoothing, Some(masses), micro.keep);
+        let (of_sums, of_inputs) = (change(step.sources.sums), change(step.sources.inputs));
         let flows: Ptr<f32> = Ptr::new(micro.target.ptr.address());
         for span in &self.program.params.spans(BlockClass::Weights) {
             let weights = engine.workspace.params.ptr.offset(span.first);
             let (grid, partials) = ([span.units.div_ceil(8), span.count], engine.workspace.partials.ptr);
-            self.kernels.weights_step(grid, pass, weights, partials, flows, CHUNKS_PER_SPLIT as i32, change)?;
+            self.kernels.weights_step(grid, pass, weights, partials, flows, CHUNKS_PER_SPLIT as i32, of_sums)?;
         }
         engine.table_flows(pass, fed, sorted, micro.target, micro.keep, Some(self.tables.sums.ptr))?;
         engine.density_flows(pass, micro.target, micro.keep)?;
         self.clocks.after(&self.device, Phase::Flows)?;
         let updater = self.updater();
-        updater.update_tables(micro.target, change)?;
-        updater.update_densities(micro.target, change)
+        updater.update_tables(micro.target, of_inputs)?;
+        updater.update_densities(micro.target, of_inputs)
     }
 
     /// Adds the rows that linear space could not hold, to the flows and to the report.

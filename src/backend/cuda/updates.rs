@@ -83,8 +83,8 @@ impl Updater<'_> {
         self.tables.params.ptr.offset(first)
     }
 
-    /// θ' of all blocks.
-    pub fn em_update(&self, flows: FlowPtr, update: Update) -> Result<()> {
+    /// θ' of all blocks: of sums by one update, of inputs by another.
+    pub fn em_update(&self, flows: FlowPtr, of_sums: Update, of_inputs: Update) -> Result<()> {
         for span in &self.program.params.spans(BlockClass::Weights) {
             let grid = [span.units.div_ceil(8), span.count];
             self.kernels.weights_update(
@@ -93,12 +93,12 @@ impl Updater<'_> {
                 self.pass(),
                 self.params(span.first),
                 flows.ptr,
-                update,
+                of_sums,
             )?;
         }
         self.table_sums(flows)?;
-        self.update_tables(flows, update)?;
-        self.update_densities(flows, update)
+        self.update_tables(flows, of_inputs)?;
+        self.update_densities(flows, of_inputs)
     }
 
     /// θ' of tables, whose sums are there.

@@ -1,0 +1,228 @@
+//! Averaged parameters θ̄ around any optimizer: learn with θ, answer with θ̄.
+//!
+//! A constant step leaves its noise in θ, and a step that shrinks needs to know when the stream ends. The mean of the
+//! last part of the way has neither trouble (docs/MATH.md, "Averaged parameters"). The arithmetic is a verb of the
+//! backend; here are the weights, when it is due, and when the past is to be forgotten.
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::state::OptimizerState;
+use super::{Optimizer, StepReport, check_option};
+use crate::backend::{Backend, Tensor};
+use crate::circuit::Params;
+use crate::data::Batch;
+use crate::error::{Error, Result};
+
+/// Whether parameters are averaged, and how. In files `true`, `false` or a table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Averaging {
+    /// Answers are those of θ.
+    Off,
+    /// Answers are those of θ̄.
+    On(AverageSpec),
+}
+
+/// How parameters are averaged.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AverageSpec {
+    /// θ̄ is of about the last 1/(window + 1) of the updates since the start or the last reset.
+    pub window: f64,
+    /// Updates between two averages, once there have been 32 times as many; before, fewer.
+    pub every: u64,
+    /// Updates that θ̄ spans at the most, however long the stream is.
+    pub cap: u64,
+    /// θ̄ starts anew where a batch is so many standard deviations less likely than those before it; 0 is never.
+    pub reset: f64,
+}
+
+impl Default for AverageSpec {
+    fn default() -> Self {
+        Self { window: 8.0, every: 8, cap: 10_000, reset: 6.0 }
+    }
+}
+
+impl Averaging {
+    /// With the default options.
+    pub fn on() -> Self {
+        Self::On(AverageSpec::default())
+    }
+
+    /// Returns true if answers are those of averaged parameters.
+    pub fn is_on(&self) -> bool {
+        matches!(self, Self::On(_))
+    }
+
+    /// The optimizer, with its parameters averaged if that is asked for.
+    pub(super) fn around(&self, optimizer: Box<dyn Optimizer>) -> Result<Box<dyn Optimizer>> {
+        let Self::On(spec) = *self else { return Ok(optimizer) };
+        let AverageSpec { window, every, cap, reset } = spec;
+        check_option(window >= 0.0 && window.is_finite(), "window", window, "a number, 0 or more")?;
+        check_option(every > 0, "every", every as f64, "at least 1")?;
+        check_option(cap > 0, "cap", cap as f64, "at least 1")?;
+        check_option(reset >= 0.0 && reset.is_finite(), "reset", reset, "a number, 0 or more")?;
+        Ok(Box::new(Averaged { optimizer, spec, updates: 0, averaged: 0, usual: Usual::default() }))
+    }
+}
+
+struct Averaged {
+    optimizer: Box<dyn Optimizer>,
+    spec: AverageSpec,
+    /// Updates since the start or the last reset.
+    updates: u64,
+    /// The update at which θ was last averaged.
+    averaged: u64,
+    usual: Usual,
+}
+
+/// An average is never older than this share of the updates: early on θ moves fast.
+const OLDEST: u64 = 32;
+
+impl Averaged {
+    /// Notes that θ has moved, and averages it if that is due.
+    fn moved(&mut self, backend: &mut dyn Backend) -> Result<()> {
+        self.updates += 1;
+        let wait = (self.updates / OLDEST).clamp(1, self.spec.every);
+        if self.updates - self.averaged < wait {
+            return Ok(());
+        }
+        backend.average(self.weight())?;
+        self.averaged = self.updates;
+        Ok(())
+    }
+
+    /// What the parameters of now count for. After u updates the past has (v/u)^(window+1) if it was last averaged at v,
+    /// so that θ̄ is the same mean however its updates are spaced, and the first average is θ itself.
+    fn weight(&self) -> f64 {
+        let (now, before) = (self.updates as f64, self.averaged as f64);
+        let share = 1.0 - (before / now).powf(self.spec.window + 1.0);
+        share.max((now - before) / self.spec.cap as f64).min(1.0)
+    }
+
+    /// Puts saved counters and parameters back.
+    fn replace(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()> {
+        let Ok(theta) = state.buffer(THETA) else {
+            // Saved without an average: it begins here.
+            (self.updates, self.averaged, self.usual) = (0, 0, Usual::default());
+            return Ok(());
+        };
+        let Tensor::F32(theta) = theta else { return Err(Error::state("saved parameters must be of type f32")) };
+        let [updates, averaged, batches] = COUNTERS.map(|name| state.counter(name));
+        let [mean, variance, weight] = NUMBERS.map(|name| state.number(name));
+        let usual = Usual { batches: batches?, mean: mean?, variance: variance?, weight: weight? };
+        let (updates, averaged) = (updates?, averaged?);
+        let average = backend.averaged_params()?; // what the checkpoint calls its model
+        backend.set_params(&Params::from_values(backend.circuit(), theta.clone())?)?;
+        backend.set_average(&average)?;
+        (self.updates, self.averaged, self.usual) = (updates, averaged, usual);
+        Ok(())
+    }
+}
+
+/// Names of what is saved besides what the optimizer saves.
+const THETA: &str = "learning_params";
+const COUNTERS: [&str; 3] = ["average_updates", "average_at", "average_batches"];
+const NUMBERS: [&str; 3] = ["average_mean", "average_variance", "average_weight"];
+
+impl Optimizer for Averaged {
+    fn name(&self) -> &'static str {
+        self.optimizer.name()
+    }
+
+    fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<StepReport> {
+        let report = self.optimizer.learn(backend, batch)?;
+        let (weight, reset) = (report.batch.possible_weight, self.spec.reset);
+        if weight > 0.0 && self.usual.is_broken_by(report.batch.mean_log_likelihood(), weight, reset) {
+            (self.updates, self.averaged) = (0, 0);
+        }
+        if report.step.is_some() {
+            self.moved(backend)?;
+        }
+        Ok(report)
+    }
+
+    fn end_epoch(&mut self, backend: &mut dyn Backend) -> Result<bool> {
+        let has_moved = self.optimizer.end_epoch(backend)?;
+        if has_moved {
+            self.moved(backend)?;
+        }
+        Ok(has_moved)
+    }
+
+    /// The optimizer's state, and θ: the parameters of a checkpoint are θ̄.
+    fn save(&self, backend: &dyn Backend) -> Result<OptimizerState> {
+        let mut state = self.optimizer.save(backend)?;
+        state.buffers.insert(THETA.into(), Tensor::F32(backend.params()?.values().to_vec()));
+        let Usual { batches, mean, variance, weight } = self.usual;
+        let counters = [self.updates, self.averaged, batches];
+        state.counters.extend(COUNTERS.map(String::from).into_iter().zip(counters));
+        state.numbers.extend(NUMBERS.map(String::from).into_iter().zip([mean, variance, weight]));
+        Ok(state)
+    }
+
+    fn load(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()> {
+        let before = self.save(backend)?;
+        let average = backend.averaged_params()?;
+        let loaded = self.optimizer.load(backend, state).and_then(|()| self.replace(backend, state));
+        if loaded.is_err() {
+            // A state that does not fit changes nothing.
+            self.optimizer.load(backend, &before)?;
+            backend.set_params(&average)?;
+            self.replace(backend, &before)?;
+        }
+        loaded
+    }
+}
+
+/// What batches are usually like: moving mean and variance of their log-likelihoods per row.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Usual {
+    batches: u64,
+    mean: f64,
+    variance: f64,
+    /// Moving mean of the batches' weights.
+    weight: f64,
+}
+
+/// What a batch counts for among those before it.
+const SHARE: f64 = 0.05;
+
+/// Batches before one can be unusual.
+const FIRST: u64 = 20;
+
+impl Usual {
+    /// Returns true if a batch is more than `deviations` below the mean of those before it, and takes it in. A batch of
+    /// fewer rows deviates further by nature.
+    fn is_broken_by(&mut self, log_likelihood: f64, weight: f64, deviations: f64) -> bool {
+        let away = log_likelihood - self.mean;
+        let spread = self.variance.sqrt() * (self.weight / weight).max(1.0).sqrt();
+        let is_unusual = deviations > 0.0 && self.batches >= FIRST && away < -deviations * spread;
+        let share = if self.batches == 0 { 1.0 } else { SHARE };
+        self.batches += 1;
+        self.mean += share * away;
+        self.variance = if share < 1.0 { (1.0 - share) * (self.variance + share * away * away) } else { 0.0 };
+        self.weight += share * (weight - self.weight);
+        is_unusual
+    }
+}
+
+impl Serialize for Averaging {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        match self {
+            Self::Off => serializer.serialize_bool(false),
+            Self::On(spec) => spec.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Averaging {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        let value = serde_json::Value::deserialize(deserializer)?;
+        match value {
+            serde_json::Value::Bool(false) => Ok(Self::Off),
+            serde_json::Value::Bool(true) => Ok(Self::on()),
+            table => AverageSpec::deserialize(table).map(Self::On).map_err(D::Error::custom),
+        }
+    }
+}
