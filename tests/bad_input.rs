@@ -162,7 +162,10 @@ fn other_options_outside_their_range_are_refused_by_name() {
     let none = AnemoneSpec { batches_per_update: 0, ..Default::default() };
     refuse(OptimizerSpec::Anemone(none), &["batches_per_update", "at least 1"]);
     for smoothing in [Smoothing::Relative(-1.0), Smoothing::Absolute(f64::NAN)] {
-        refuse(OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing }), &["smoothing", "0 or more"]);
+        refuse(
+            OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing, ..Default::default() }),
+            &["smoothing", "0 or more"],
+        );
     }
     let options = CpuOptions { threads: Some(0), ..CpuOptions::default() };
     let no_threads = CpuBackend::new(case.circuit.clone(), &case.params, &options).map(|_| ());
@@ -341,7 +344,7 @@ const ADAM_STEP: AdamStep = AdamStep { rate: 0.1, beta1: 0.9, beta2: 0.95, epsil
 
 fn em_update(rows: RowsId, flows: FlowsId) -> EmUpdate {
     let retain = Some(Retain { rows, scale: 1.0, offset: 0.0 });
-    EmUpdate { retain, flows, gain: 1.0, smoothing: Smoothing::NONE }
+    EmUpdate { retain, retain_inputs: retain, flows, gain: 1.0, smoothing: Smoothing::NONE }
 }
 
 /// Both backends have buffers of the same numbers: a handle must know whose it is.

@@ -112,7 +112,10 @@ fn one_update_of_each_em_rule_gives_the_references_parameters() {
         let (mini, anemone) = (&f.expected["mini_batch_em"], &f.expected["anemone"]);
         let smoothing = Smoothing::NONE;
         let updates = [
-            (OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing }), &f.expected["full_batch_em"]),
+            (
+                OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing, ..Default::default() }),
+                &f.expected["full_batch_em"],
+            ),
             (
                 OptimizerSpec::MiniBatchEm(MiniBatchEmSpec {
                     step: constant(number(&mini["alpha"])),

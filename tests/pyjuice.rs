@@ -244,7 +244,13 @@ fn distribution(dist: &Value) -> Arc<dyn Distribution> {
 
 fn anemone(momentum: f64, batches_per_update: u64, epsilon: f64) -> OptimizerSpec {
     let step = Schedule::Constant { step: 0.4 };
-    OptimizerSpec::Anemone(AnemoneSpec { step, momentum, batches_per_update, smoothing: Smoothing::Absolute(epsilon) })
+    OptimizerSpec::Anemone(AnemoneSpec {
+        step,
+        momentum,
+        batches_per_update,
+        smoothing: Smoothing::Absolute(epsilon),
+        ..Default::default()
+    })
 }
 
 /// Everything but the updates: what a circuit with these parameters says about the reference's data.
@@ -288,7 +294,10 @@ fn check_updates(r: &Reference) {
     let rows = data.num_rows() as f64;
     for (pc, epsilon) in [("pc0", 0.0), ("pc0.1", 0.1)] {
         // PyJuice adds ε to flows summed over the batch: so does our full-batch EM; our mini-batch EM works on means.
-        let full = OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing: Smoothing::Absolute(epsilon) });
+        let full = OptimizerSpec::FullBatchEm(FullBatchEmSpec {
+            smoothing: Smoothing::Absolute(epsilon),
+            ..Default::default()
+        });
         r.after(&format!("params_after_full_em_{pc}"), &full, &[&data]);
         let smoothing = Smoothing::Absolute(epsilon / rows);
         let step = Schedule::Constant { step: 0.1 };

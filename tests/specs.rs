@@ -4,9 +4,11 @@
 
 use std::fmt::Debug;
 
+use anemone::backend::RetainSource;
 use anemone::circuit::Smoothing;
 use anemone::optim::{
-    AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
+    AdamSpec, AnemoneSpec, AverageSpec, Averaging, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec,
+    StepwiseEmSpec,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,49 +31,64 @@ fn complete() -> Vec<(Value, OptimizerSpec)> {
     let step = json!({"schedule": "cosine", "from": 0.8, "to": 0.2, "horizon": 300});
     let cosine = Schedule::Cosine { from: 0.8, to: 0.2, horizon: 300 };
     let absolute = Smoothing::Absolute(1e-4);
+    let average = json!({"window": 3.0, "every": 5, "cap": 70, "reset": 9.0});
+    let averaging = Averaging::On(AverageSpec { window: 3.0, every: 5, cap: 70, reset: 9.0 });
     vec![
         (
             json!({"optimizer": "anemone", "step": step, "momentum": 0.5, "batches_per_update": 4,
-                   "smoothing": {"absolute": 1e-4}}),
+                   "smoothing": {"absolute": 1e-4}, "retain": "flows", "retain_inputs": "flows", "average": average}),
             OptimizerSpec::Anemone(AnemoneSpec {
                 step: cosine,
                 momentum: 0.5,
                 batches_per_update: 4,
                 smoothing: absolute,
+                retain: RetainSource::Flows,
+                retain_inputs: RetainSource::Flows,
+                average: averaging,
             }),
         ),
         (
-            json!({"optimizer": "full_batch_em", "smoothing": {"relative": 0.25}}),
-            OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing: Smoothing::Relative(0.25) }),
+            json!({"optimizer": "full_batch_em", "smoothing": {"relative": 0.25}, "average": average}),
+            OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing: Smoothing::Relative(0.25), average: averaging }),
         ),
         (
             json!({"optimizer": "mini_batch_em", "step": step, "momentum": 0.25, "batches_per_update": 2,
-                   "smoothing": {"absolute": 1e-4}}),
+                   "smoothing": {"absolute": 1e-4}, "retain": "top-down", "retain_inputs": "top-down", "average": false}),
             OptimizerSpec::MiniBatchEm(MiniBatchEmSpec {
                 step: cosine,
                 momentum: 0.25,
                 batches_per_update: 2,
                 smoothing: absolute,
+                retain: RetainSource::TopDown,
+                retain_inputs: RetainSource::TopDown,
+                average: Averaging::Off,
             }),
         ),
         (
-            json!({"optimizer": "stepwise_em", "step": step, "batches_per_update": 3, "smoothing": {"absolute": 1e-4}}),
-            OptimizerSpec::StepwiseEm(StepwiseEmSpec { step: cosine, batches_per_update: 3, smoothing: absolute }),
+            json!({"optimizer": "stepwise_em", "step": step, "batches_per_update": 3, "smoothing": {"absolute": 1e-4},
+                   "average": average}),
+            OptimizerSpec::StepwiseEm(StepwiseEmSpec {
+                step: cosine,
+                batches_per_update: 3,
+                smoothing: absolute,
+                average: averaging,
+            }),
         ),
         (
             json!({"optimizer": "adam", "rate": step, "beta1": 0.5, "beta2": 0.75, "epsilon": 0.125,
-                   "batches_per_update": 7}),
+                   "batches_per_update": 7, "average": false}),
             OptimizerSpec::Adam(AdamSpec {
                 rate: cosine,
                 beta1: 0.5,
                 beta2: 0.75,
                 epsilon: 0.125,
                 batches_per_update: 7,
+                average: Averaging::Off,
             }),
         ),
         (
-            json!({"optimizer": "sgd", "rate": step, "batches_per_update": 5}),
-            OptimizerSpec::Sgd(SgdSpec { rate: cosine, batches_per_update: 5 }),
+            json!({"optimizer": "sgd", "rate": step, "batches_per_update": 5, "average": average}),
+            OptimizerSpec::Sgd(SgdSpec { rate: cosine, batches_per_update: 5, average: averaging }),
         ),
     ]
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::json;
 
-use super::output::{Outcome, counted, note, say, say_json, table, thousands};
+use super::output::{Outcome, counted, describe_answers, note, say, say_json, table, thousands};
 use super::pipeline_args::{PipelineArgs, Understood};
 use super::report::{StructureProgress, describe_columns, describe_rows};
 use super::runtime;
@@ -127,6 +127,7 @@ impl Found {
                 ),
             ),
             ("optimizer", format!("{}, {}", spec.learn.optimizer.name(), describe_limits(spec))),
+            ("answers", describe_answers(spec.learn.optimizer.average().is_on()).to_string()),
         ]);
         if let Some(valid) = &self.inputs.valid {
             let limit = valid.rows.map_or(String::new(), |rows| format!(", {} rows", thousands(rows)));

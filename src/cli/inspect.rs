@@ -78,11 +78,22 @@ fn checkpoint(path: &Path) -> Result<Described> {
         ("structure", short(&meta.identity.circuit)),
         ("optimizer", meta.identity.optimizer.to_string()),
         ("batches", meta.identity.batch.to_string()),
+        ("values", describe_values(meta.identity.is_averaged()).to_string()),
     ]);
     let files = meta.files.iter().map(|(name, file)| format!("{name} {}", show_size(file.bytes)));
     rows.push(("files", files.collect::<Vec<_>>().join(", ")));
-    let json = json!({"kind": kind, "path": path, "circuit": circuit_counts(&circuit), "meta": meta});
+    let json = json!({
+        "kind": kind,
+        "path": path,
+        "circuit": circuit_counts(&circuit),
+        "averaged": meta.identity.is_averaged(),
+        "meta": meta,
+    });
     Ok(Described { text: table(&rows), json })
+}
+
+fn describe_values(is_averaged: bool) -> &'static str {
+    if is_averaged { "averages of the parameters that were learned with" } else { "the latest parameters" }
 }
 
 fn circuit_rows(circuit: &Circuit) -> Vec<(&'static str, String)> {

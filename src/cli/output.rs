@@ -104,6 +104,14 @@ pub(super) fn table(rows: &[(&str, String)]) -> String {
     rows.iter().map(|(name, value)| format!("{name:<width$}  {value}")).collect::<Vec<_>>().join("\n")
 }
 
+/// Whose answers are given: those of averaged parameters, or of the ones that are learned with.
+pub(super) fn describe_answers(is_averaged: bool) -> &'static str {
+    match is_averaged {
+        true => "of averaged parameters: held-out rows, saved models",
+        false => "of the latest parameters: held-out rows, saved models",
+    }
+}
+
 /// So many things: `1 epoch`, `1,200 epochs`.
 pub(super) fn counted(number: u64, one: &str, more: &str) -> String {
     format!("{} {}", thousands(number), if number == 1 { one } else { more })

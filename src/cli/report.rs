@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::output::{counted, note, say, say_json, table, thousands};
+use super::output::{counted, describe_answers, note, say, say_json, table, thousands};
 use crate::backend::TrainingPrecision;
 use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
@@ -105,6 +105,7 @@ impl Report {
         rows.extend([
             ("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))),
             ("optimizer", started.optimizer.clone()),
+            ("answers", describe_answers(started.is_averaged).to_string()),
         ]);
         let why = started.device_note.as_ref().map_or(String::new(), |why| format!(" ({why})"));
         rows.push(("device", format!("{}{why}", started.device)));

@@ -34,6 +34,11 @@ impl Identity {
         )))
     }
 
+    /// Returns true if the parameters that were saved are averages of those that were learned with.
+    pub fn is_averaged(&self) -> bool {
+        self.optimizer.get("average").is_some_and(|average| *average != Value::Bool(false))
+    }
+
     /// Everything that differs, in words; `None` if nothing does.
     pub fn differences(&self, saved: &Self) -> Option<String> {
         let kind = |spec: &Value| spec.get("optimizer").unwrap_or(spec).clone();

@@ -87,17 +87,9 @@ impl Averaged {
         if self.updates - self.averaged < wait {
             return Ok(());
         }
-        backend.average(self.weight())?;
+        backend.average(weight(&self.spec, self.averaged, self.updates))?;
         self.averaged = self.updates;
         Ok(())
-    }
-
-    /// What the parameters of now count for. After u updates the past has (v/u)^(window+1) if it was last averaged at v,
-    /// so that θ̄ is the same mean however its updates are spaced, and the first average is θ itself.
-    fn weight(&self) -> f64 {
-        let (now, before) = (self.updates as f64, self.averaged as f64);
-        let share = 1.0 - (before / now).powf(self.spec.window + 1.0);
-        share.max((now - before) / self.spec.cap as f64).min(1.0)
     }
 
     /// Puts saved counters and parameters back.
@@ -118,6 +110,14 @@ impl Averaged {
         (self.updates, self.averaged, self.usual) = (updates, averaged, usual);
         Ok(())
     }
+}
+
+/// What the parameters of now count for. After u updates the past has (v/u)^(window+1) if it was last averaged at v, so
+/// that θ̄ is the same mean however its updates are spaced, and the first average is θ itself.
+fn weight(spec: &AverageSpec, before: u64, now: u64) -> f64 {
+    let (now, before) = (now as f64, before as f64);
+    let share = 1.0 - (before / now).powf(spec.window + 1.0);
+    share.max((now - before) / spec.cap as f64).min(1.0)
 }
 
 /// Names of what is saved besides what the optimizer saves.
@@ -223,6 +223,58 @@ impl<'de> Deserialize<'de> for Averaging {
             serde_json::Value::Bool(false) => Ok(Self::Off),
             serde_json::Value::Bool(true) => Ok(Self::on()),
             table => AverageSpec::deserialize(table).map(Self::On).map_err(D::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The weights of all updates in an average made at `times`.
+    fn weights(spec: AverageSpec, updates: u64) -> Vec<f64> {
+        let mut averaged = 0;
+        let mut weights = vec![0.0; updates as usize + 1];
+        for now in 1..=updates {
+            if now - averaged >= (now / OLDEST).clamp(1, spec.every) {
+                let weight = weight(&spec, averaged, now);
+                weights.iter_mut().for_each(|w| *w *= 1.0 - weight);
+                weights[now as usize] = weight;
+                averaged = now;
+            }
+        }
+        weights
+    }
+
+    #[test]
+    fn an_average_spans_the_share_of_the_past_that_its_window_says_however_it_is_spaced() {
+        for (window, every) in [(8.0, 1), (8.0, 8), (8.0, 40), (3.0, 8), (0.0, 8)] {
+            let weights = weights(AverageSpec { window, every, ..Default::default() }, 4000);
+            let age: f64 = weights.iter().enumerate().map(|(at, w)| w * (4000.0 - at as f64)).sum();
+            assert!((weights.iter().sum::<f64>() - 1.0).abs() < 1e-9);
+            // The density (w+1)·u^w on [0, 1] has its mean at (w+1)/(w+2).
+            let want = 4000.0 / (window + 2.0);
+            assert!((age - want).abs() < 0.05 * want + every as f64, "{window} every {every}: {age} is not {want}");
+        }
+    }
+
+    #[test]
+    fn a_cap_bounds_what_an_average_spans() {
+        let weights = weights(AverageSpec { cap: 100, ..Default::default() }, 20_000);
+        let age: f64 = weights.iter().enumerate().map(|(at, w)| w * (20_000.0 - at as f64)).sum();
+        assert!((80.0..110.0).contains(&age), "{age}");
+    }
+
+    #[test]
+    fn averaging_is_written_as_a_truth_or_a_table() {
+        let read = |text: &str| serde_json::from_str::<Averaging>(text);
+        assert_eq!(read("true").unwrap(), Averaging::on());
+        assert_eq!(read("false").unwrap(), Averaging::Off);
+        let every = AverageSpec { every: 3, ..Default::default() };
+        assert_eq!(read("{\"every\": 3}").unwrap(), Averaging::On(every));
+        assert!(read("{\"evry\": 3}").is_err() && read("3").is_err());
+        for averaging in [Averaging::Off, Averaging::on(), Averaging::On(every)] {
+            assert_eq!(read(&serde_json::to_string(&averaging).unwrap()).unwrap(), averaging);
         }
     }
 }

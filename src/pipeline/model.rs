@@ -227,7 +227,7 @@ fn check_fits(circuit: Circuit, shape: &RowShape) -> Result<Circuit> {
 pub struct MemoryEstimate {
     /// The parameters.
     pub parameters: u64,
-    /// What the optimizer keeps: flows, momentum, moments, one number a param row.
+    /// What the optimizer keeps: flows, momentum, moments, one number per param row, averaged parameters.
     pub optimizer: u64,
     /// Values and flows of the rows that are worked on at once, on the CPU.
     pub activations: u64,
@@ -255,7 +255,8 @@ pub fn estimate(
     let wanted = per_row.saturating_mul(batch_rows as u64);
     MemoryEstimate {
         parameters: 4 * layout.num_values() as u64,
-        optimizer: optimizer_bytes(optimizer, layout.num_stats() as u64, layout.num_rows() as u64),
+        optimizer: optimizer_bytes(optimizer, layout.num_stats() as u64, layout.num_rows() as u64)
+            + if optimizer.average().is_on() { 4 * layout.num_values() as u64 } else { 0 },
         activations: wanted.min(backend_budget).max(per_row), // one row is worked on whatever the budget
         pipeline: pipeline_budget,
     }

@@ -83,6 +83,9 @@ pub struct Started {
     pub parameters: u64,
     /// Which optimizer.
     pub optimizer: String,
+    /// Whether held-out rows, answers and saved models are those of averaged parameters.
+    #[serde(default)]
+    pub is_averaged: bool,
     /// Where it learns: `cpu`, or the number and name of a GPU.
     #[serde(default)]
     pub device: String,

@@ -164,7 +164,10 @@ mod tests {
     fn another_optimizer_keeps_what_both_know_and_says_so() {
         for spelling in ["full_batch_em", "full-batch-em", "\"full_batch_em\""] {
             let (spec, notes) = set(&[&format!("learn.optimizer={spelling}")]).unwrap();
-            let want = OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing: Smoothing::Relative(1e-4) });
+            let want = OptimizerSpec::FullBatchEm(FullBatchEmSpec {
+                smoothing: Smoothing::Relative(1e-4),
+                ..Default::default()
+            });
             assert_eq!((spec.learn.optimizer, spec.learn.epochs), (want, Some(7)));
             let [note] = notes.as_slice() else { panic!("{notes:?}") };
             assert!(

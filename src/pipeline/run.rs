@@ -389,6 +389,7 @@ impl<'a> Run<'a> {
             circuit: self.spec.circuit.model.name().to_string(),
             parameters: circuit.layout().num_values() as u64,
             optimizer: self.spec.learn.optimizer.name().to_string(),
+            is_averaged: self.spec.learn.optimizer.average().is_on(),
             device: self.place.device.clone(),
             device_note: self.place.why.clone(),
             precision: self.place.precision,

@@ -208,6 +208,18 @@ impl<'a> Spec<'a> {
         theta
     }
 
+    /// (1−weight)·average + weight·θ in mean parameters.
+    pub fn mixed(&self, average: &Table, weight: f64) -> Table {
+        let mut expected = self.zeros();
+        for id in self.circuit.param_ids() {
+            let rows = expected[id.index()].iter_mut().enumerate();
+            rows.for_each(|(unit, stats)| self.add_expected(id, unit, weight, stats));
+        }
+        let kept: Vec<Vec<f64>> = expected.iter().map(|rows| vec![1.0 - weight; rows.len()]).collect();
+        let average = Spec { circuit: self.circuit, theta: average.clone() };
+        average.em_update(Some(&kept), &expected, Smoothing::NONE)
+    }
+
     /// ∂(mean log p)/∂φ at a normalised circuit: F − TD·θ.
     pub fn gradient(&self, mean_flows: &Table) -> Table {
         let td = self.top_down();

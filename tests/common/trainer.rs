@@ -1,8 +1,9 @@
 //! What each optimizer does to the parameters, written down from its formula.
 
-use anemone::circuit::{Circuit, Params, Smoothing};
+use anemone::backend::RetainSource;
+use anemone::circuit::{Circuit, ParamKind, Params, Smoothing};
 use anemone::data::Batch;
-use anemone::optim::{AdamSpec, OptimizerSpec, Schedule};
+use anemone::optim::{AdamSpec, Averaging, OptimizerSpec, Schedule};
 
 use super::spec::{Spec, Table, scaled, zip_tables};
 
@@ -22,6 +23,9 @@ pub struct Trainer<'a> {
     /// Adam's moments.
     first: Table,
     second: Table,
+    /// θ̄, and the update at which it was last averaged.
+    pub average: Table,
+    averaged: u64,
 }
 
 impl<'a> Trainer<'a> {
@@ -39,6 +43,8 @@ impl<'a> Trainer<'a> {
             running,
             first: zeros.clone(),
             second: zeros,
+            average: spec.theta.clone(),
+            averaged: 0,
             spec,
         }
     }
@@ -83,19 +89,16 @@ impl<'a> Trainer<'a> {
             OptimizerSpec::FullBatchEm(o) => spec.em_update(None, &sum, o.smoothing),
             OptimizerSpec::Anemone(o) => {
                 let step = self.step(o.step);
-                let retain = kept(self.spec.top_down(), step);
                 let flows = self.with_momentum(&mean, o.momentum);
-                self.spec.em_update(Some(&retain), &flows, o.smoothing.scaled(1.0 / step))
+                let masses = self.retained([o.retain, o.retain_inputs], &flows, 0.0);
+                self.spec.em_update(Some(&kept(masses, step)), &flows, o.smoothing.scaled(1.0 / step))
             }
             OptimizerSpec::MiniBatchEm(o) => {
                 let step = self.step(o.step);
                 let flows = self.with_momentum(&mean, o.momentum);
-                let mut masses = self.spec.row_masses(&flows);
-                if let Smoothing::Absolute(epsilon) = o.smoothing {
-                    self.spec.add_to_weights(epsilon, &mut masses);
-                }
-                let retain = kept(masses, step);
-                self.spec.em_update(Some(&retain), &flows, o.smoothing)
+                let epsilon = if let Smoothing::Absolute(epsilon) = o.smoothing { epsilon } else { 0.0 };
+                let masses = self.retained([o.retain, o.retain_inputs], &flows, epsilon);
+                self.spec.em_update(Some(&kept(masses, step)), &flows, o.smoothing)
             }
             OptimizerSpec::StepwiseEm(o) => {
                 let step = self.step(o.step);
@@ -116,6 +119,33 @@ impl<'a> Trainer<'a> {
         };
         (self.weight, self.batches) = (0.0, 0);
         self.updates += 1;
+        self.add_to_average();
+    }
+
+    /// The mass that every param row retains, of sums and of inputs, with `epsilon` more for those that are smoothed.
+    fn retained(&self, [sums, inputs]: [RetainSource; 2], flows: &Table, epsilon: f64) -> Vec<Vec<f64>> {
+        let (top_down, mut masses) = (self.spec.top_down(), self.spec.row_masses(flows));
+        for (at, block) in self.spec.circuit.params().iter().enumerate() {
+            let source = if let ParamKind::Sum { .. } = block.kind { sums } else { inputs };
+            if source == RetainSource::TopDown {
+                masses[at].clone_from(&top_down[at]);
+            }
+        }
+        self.spec.add_to_weights(epsilon, &mut masses);
+        masses
+    }
+
+    /// θ̄ = Σ over averages of w·(mean parameters), which w makes the last 1/(window + 1) of the way.
+    fn add_to_average(&mut self) {
+        let Averaging::On(o) = self.optimizer.average() else { return };
+        let (now, before) = (self.updates as f64, self.averaged as f64);
+        let is_due = now - before >= (now / 32.0).floor().clamp(1.0, o.every as f64);
+        if is_due {
+            let weight = 1.0 - (before / now).powf(o.window + 1.0);
+            let weight = weight.max((now - before) / o.cap as f64).min(1.0);
+            self.average = self.spec.mixed(&self.average, weight);
+            self.averaged = self.updates;
+        }
     }
 
     fn step(&self, schedule: Schedule) -> f64 {

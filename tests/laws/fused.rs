@@ -1,6 +1,6 @@
 //! A fused EM step is what its verbs say one after the other, and a table that is updated lazily is a table.
 
-use anemone::backend::{EmStep, RetainSource};
+use anemone::backend::{EmStep, RetainSources};
 
 use super::*;
 
@@ -18,11 +18,12 @@ impl ByVerbs {
         let scale = (1.0 - alpha) / alpha;
         let (offset, smoothing) = match (source, smoothing) {
             (RetainSource::TopDown, _) => (0.0, smoothing.scaled(1.0 / alpha)),
-            (RetainSource::RowMasses, Smoothing::Absolute(epsilon)) => (epsilon, smoothing),
-            (RetainSource::RowMasses, Smoothing::Relative(_)) => (0.0, smoothing),
+            (RetainSource::Flows, Smoothing::Absolute(epsilon)) => (epsilon, smoothing),
+            (RetainSource::Flows, Smoothing::Relative(_)) => (0.0, smoothing),
         };
         let (keep, gain, correction) = (momentum, 0.0, 0.0);
-        let step = EmStep { flows, keep, gain, masses, source, scale, offset, correction, smoothing, spare };
+        let sources = RetainSources::both(source);
+        let step = EmStep { flows, keep, gain, masses, sources, scale, offset, correction, smoothing, spare };
         Self { step, momentum, updates: 0 }
     }
 
@@ -47,10 +48,10 @@ fn relative_distance(a: &Params, b: &Params) -> f64 {
 fn a_fused_step_is_its_verbs_one_after_the_other() {
     for case in cases::all() {
         for smoothing in [Smoothing::NONE, Smoothing::Relative(1e-3), Smoothing::Absolute(1e-3)] {
-            for source in [RetainSource::TopDown, RetainSource::RowMasses] {
+            for source in [RetainSource::TopDown, RetainSource::Flows] {
                 let spec = match source {
                     RetainSource::TopDown => anemone(0.4, 0.9, smoothing),
-                    RetainSource::RowMasses => mini_batch_em(0.4, 0.9, smoothing),
+                    RetainSource::Flows => mini_batch_em(0.4, 0.9, smoothing),
                 };
                 let (mut fused, mut optimizer) = start(&case.circuit, &case.params, &spec);
                 let mut verbs = cpu(&case.circuit, &case.params);
@@ -68,12 +69,12 @@ fn a_fused_step_is_its_verbs_one_after_the_other() {
 }
 
 /// A hidden Markov model with more words than are sorted and updated as a whole.
-fn wordy(vars: usize, states: usize) -> Case {
+pub fn wordy(vars: usize, states: usize) -> Case {
     Case::new("wordy hmm", hmm(vars, states, Categorical::new(5000).unwrap(), Tying::Homogeneous).unwrap())
 }
 
 /// Words by Zipf's law, so that some come in every batch and most in hardly any.
-fn zipf(case: &Case, rows: usize, rng: &mut Rng) -> Batch {
+pub fn zipf(case: &Case, rows: usize, rng: &mut Rng) -> Batch {
     let vars = case.circuit.num_vars();
     let word = |rng: &mut Rng| ((5002.0f64).powf(rng.uniform()) - 1.0).min(4999.0) as u16;
     let words: Vec<u16> = (0..rows * vars).map(|_| word(rng)).collect();
@@ -127,16 +128,17 @@ fn looking_at_a_lazy_table_or_saving_it_changes_no_bit() {
             for (i, batch) in batches.iter().enumerate() {
                 if look(i) {
                     backend.log_likelihoods(batch).unwrap();
-                    backend.params().unwrap();
+                    backend.averaged_log_likelihoods(batch).unwrap();
+                    (backend.params().unwrap(), backend.averaged_params().unwrap());
                 }
                 if stop(i) {
-                    let (state, params) = (optimizer.save(&backend).unwrap(), backend.params().unwrap());
+                    let (state, params) = (optimizer.save(&backend).unwrap(), backend.averaged_params().unwrap());
                     (backend, optimizer) = start(&case.circuit, &params, &spec);
                     optimizer.load(&mut backend, &state).unwrap();
                 }
                 optimizer.learn(&mut backend, batch).unwrap();
             }
-            (bits(&backend.params().unwrap()), optimizer.save(&backend).unwrap())
+            (bits(&backend.averaged_params().unwrap()), optimizer.save(&backend).unwrap())
         };
         let never = |_: usize| false;
         let plain = run(&never, &never);
@@ -185,7 +187,7 @@ fn a_bad_flow_is_forgotten_by_a_step_that_keeps_nothing() {
         let good = theta(&backend);
 
         let mut backend = cpu(&case.circuit, &case.params);
-        let by_verbs = ByVerbs::new(&mut backend, RetainSource::RowMasses, 0.3, 0.0, Smoothing::NONE);
+        let by_verbs = ByVerbs::new(&mut backend, RetainSource::Flows, 0.3, 0.0, Smoothing::NONE);
         let bad = match backend.save_flows(by_verbs.step.flows).unwrap() {
             Tensor::F32(flows) => Tensor::F32(vec![f32::INFINITY; flows.len()]),
             Tensor::F64(_) => unreachable!("momentum is single"),

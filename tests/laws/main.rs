@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod average;
 mod condition;
 mod division;
 mod drawn;
@@ -19,7 +20,7 @@ mod transient;
 use std::sync::Arc;
 
 use anemone::backend::cpu::{CpuBackend, CpuOptions};
-use anemone::backend::{Backend, EmUpdate, FlowPrecision, Retain, Tensor};
+use anemone::backend::{Backend, EmUpdate, FlowPrecision, Retain, RetainSource, Tensor};
 use anemone::circuit::json::{read_circuit, write_circuit};
 use anemone::circuit::{
     Categorical, Circuit, CircuitBuilder, Gaussian, NodeId, ParamKind, Params, Slice, Smoothing, SumGroup, sample,
@@ -49,7 +50,7 @@ fn anemone(step: f64, momentum: f64, smoothing: Smoothing) -> OptimizerSpec {
 }
 
 fn full_batch_em() -> OptimizerSpec {
-    OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing: Smoothing::NONE })
+    OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing: Smoothing::NONE, ..Default::default() })
 }
 
 fn mini_batch_em(step: f64, momentum: f64, smoothing: Smoothing) -> OptimizerSpec {
@@ -60,12 +61,17 @@ fn mini_batch_em(step: f64, momentum: f64, smoothing: Smoothing) -> OptimizerSpe
 fn em_optimizers() -> Vec<OptimizerSpec> {
     let mut specs = Vec::new();
     for smoothing in [Smoothing::NONE, Smoothing::Relative(1e-3), Smoothing::Absolute(1e-3)] {
-        specs.push(OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing }));
+        specs.push(OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing, ..Default::default() }));
         specs.push(mini_batch_em(0.3, 0.0, smoothing));
         specs.push(mini_batch_em(0.3, 0.8, smoothing));
         specs.push(anemone(0.4, 0.9, smoothing));
         specs.push(OptimizerSpec::StepwiseEm(StepwiseEmSpec { smoothing, ..Default::default() }));
     }
+    // Points of the rule between anemone and mini-batch EM.
+    let (retain, retain_inputs) = (RetainSource::TopDown, RetainSource::Flows);
+    specs.push(OptimizerSpec::Anemone(AnemoneSpec { retain, retain_inputs, ..Default::default() }));
+    let (retain, retain_inputs) = (RetainSource::Flows, RetainSource::TopDown);
+    specs.push(OptimizerSpec::Anemone(AnemoneSpec { retain, retain_inputs, ..Default::default() }));
     let step = Schedule::Cosine { from: 0.8, to: 0.2, horizon: 3 };
     specs.push(OptimizerSpec::Anemone(AnemoneSpec { step, batches_per_update: 2, ..Default::default() }));
     specs
@@ -76,7 +82,7 @@ fn em_optimizers() -> Vec<OptimizerSpec> {
 fn gradient_optimizers() -> Vec<OptimizerSpec> {
     vec![
         OptimizerSpec::Adam(AdamSpec { rate: constant(0.1), epsilon: 0.05, ..Default::default() }),
-        OptimizerSpec::Sgd(SgdSpec { rate: constant(0.3), batches_per_update: 2 }),
+        OptimizerSpec::Sgd(SgdSpec { rate: constant(0.3), batches_per_update: 2, ..Default::default() }),
     ]
 }
 

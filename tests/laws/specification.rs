@@ -46,6 +46,10 @@ fn every_optimizer_follows_the_specification_over_an_epoch_of_uneven_batches() {
             // Four updates, each within the tolerance of one, each moving what the next one sees.
             let tolerance = Tolerance { absolute: 8e-5, relative: 1e-5 };
             close_table(&format!("{}: {spec:?}", case.name), &theta(&backend), &trainer.spec.theta, tolerance);
+            if spec.average().is_on() {
+                let average = param_table(&case.circuit, &backend.averaged_params().unwrap());
+                close_table(&format!("{}: average of {spec:?}", case.name), &average, &trainer.average, tolerance);
+            }
         }
     }
 }

@@ -14,6 +14,7 @@ use serde_json::{Map, Value, json};
 use super::document::Document;
 use super::section::Section;
 use super::tables;
+use crate::backend::RetainSource;
 use crate::backend::cpu::{CpuBackend, CpuOptions};
 use crate::circuit::{Categorical, Params};
 use crate::error::{Error, ErrorKind, Result};
@@ -123,6 +124,12 @@ fn read_option(document: &Document, learn: Section<'_>, key: &str, default: &Val
         _ if SCHEDULED.contains(&key) => json!({"schedule": "constant", "step": any_number(learn, key)?}),
         "smoothing" if value.is_object() => read_smoothing(document, &path)?,
         "smoothing" => json!({"relative": any_number(learn, key)?}),
+        "average" if value.is_object() => read_average(document, &path)?,
+        "average" => json!(learn.truth(key, true)?),
+        "retain" | "retain_inputs" => {
+            let sources = [RetainSource::TopDown, RetainSource::Flows];
+            json!(learn.choice(key, &[("top-down", sources[0]), ("flows", sources[1])])?)
+        }
         _ if default.is_u64() => json!(learn.whole(key, 1)?),
         _ => json!(any_number(learn, key)?),
     }))
@@ -165,6 +172,14 @@ fn read_smoothing(document: &Document, path: &str) -> Result<Value> {
     }
 }
 
+fn read_average(document: &Document, path: &str) -> Result<Value> {
+    let section = Section::open(document, path)?.only(tables::AVERAGE.keys, |_| None)?;
+    let number = |key: &str| Ok(any_number(section, key)?.map(|x| (key.to_string(), json!(x))));
+    let whole = |key: &str| Ok(section.whole(key, 1)?.map(|n| (key.to_string(), json!(n))));
+    let options = [number("window")?, whole("every")?, whole("cap")?, number("reset")?];
+    Ok(Value::Object(options.into_iter().flatten().collect()))
+}
+
 /// Asks the optimizer itself what it thinks of its options, on the smallest circuit there is.
 fn check_ranges(optimizer: &OptimizerSpec) -> Result<()> {
     let circuit = Arc::new(hmm(1, 1, Categorical::new(1)?, Tying::Homogeneous)?);
@@ -181,6 +196,7 @@ fn at_its_key(document: &Document, learn: Section<'_>, error: &Error) -> Error {
     let inside = learn.value(scheduled).and_then(Value::as_object).is_some_and(|table| table.contains_key(name));
     let (path, message) = match name {
         _ if inside => (format!("learn.{scheduled}.{name}"), format!("{scheduled}.{message}")),
+        _ if tables::AVERAGE.key(name).is_some() => (format!("learn.average.{name}"), format!("average.{message}")),
         "step" => (format!("learn.{scheduled}"), message.replacen("step", scheduled, 1)),
         _ => (format!("learn.{name}"), message),
     };

@@ -14,7 +14,7 @@ pub(crate) const SECTIONS: [&Table; 8] =
     [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &VALIDATE, &CHECKPOINT, &PIPELINE];
 
 /// Everything a pipeline may say, in the order of the file.
-pub(crate) const ALL: [&Table; 12] = [
+pub(crate) const ALL: [&Table; 13] = [
     &ROOT,
     &SOURCE,
     &SYNTHETIC,
@@ -24,6 +24,7 @@ pub(crate) const ALL: [&Table; 12] = [
     &LEARN,
     &SCHEDULE,
     &SMOOTHING,
+    &AVERAGE,
     &VALIDATE,
     &CHECKPOINT,
     &PIPELINE,
@@ -228,6 +229,19 @@ pub(super) const LEARN: Table = Table {
             Default,
             "ε, which keeps parameters away from zero; a plain number is the relative rule",
         ),
+        key(
+            "retain",
+            Word(&["top-down", "flows"]),
+            Default,
+            "How much of their old weights sums keep: as the model uses them, or as the data did",
+        ),
+        key("retain_inputs", Word(&["top-down", "flows"]), Default, "The same for inputs"),
+        key(
+            "average",
+            Other("`true`, `false`, or `[learn.average]`"),
+            Default,
+            "Whether held-out rows, answers and saved models are those of averaged parameters",
+        ),
         key("epochs", Whole(1), DefaultIf("if there is no other limit"), "Passes over the data"),
         key("batches", Whole(1), Means("no limit"), "Batches to learn from, over all epochs"),
         key("seconds", Number("positive"), Means("no limit"), "Seconds to learn for, over all resumptions"),
@@ -276,6 +290,23 @@ pub(super) const SMOOTHING: Table = Table {
             Other("number, 0 or more"),
             Means("the other one"),
             "The rule of PyJuice: pulls rare nodes more than others",
+        ),
+    ],
+};
+
+pub(super) const AVERAGE: Table = Table {
+    path: "learn.average",
+    about: "How parameters are averaged; the section may be empty.",
+    owners: for_all,
+    keys: &[
+        key("window", Number("a number, 0 or more"), Default, "Of about the last 1/(window + 1) of all updates"),
+        key("every", Whole(1), Default, "Updates between two averages, once there have been 32 times as many"),
+        key("cap", Whole(1), Default, "Updates that an average spans at the most"),
+        key(
+            "reset",
+            Number("a number, 0 or more"),
+            Default,
+            "Starts anew after a batch so many deviations below those before it; 0 is never",
         ),
     ],
 };

@@ -6,10 +6,14 @@ use proptest::prelude::*;
 use proptest::strategy::Union;
 
 use super::*;
+use crate::backend::RetainSource;
 use crate::circuit::Smoothing;
 use crate::decode::image::Color;
 use crate::error::ErrorKind;
-use crate::optim::{AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, StepwiseEmSpec};
+use crate::optim::{
+    AdamSpec, AnemoneSpec, AverageSpec, Averaging, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule,
+    StepwiseEmSpec,
+};
 use crate::source::token_width::TokenWidth;
 
 fn parse(text: &str) -> Result<PipelineSpec> {
@@ -391,14 +395,37 @@ fn learns() -> impl Strategy<Value = LearnSection> {
         false => Smoothing::Absolute(epsilon),
     });
     let limits = (option::of(1u64..99), option::of(1u64..99), option::of(1e-3..1e9));
-    (0usize..5, schedules, smoothing, 0.0..0.99, 1u64..9, limits).prop_map(
-        |(which, step, smoothing, momentum, batches_per_update, (epochs, batches, seconds))| {
+    let averages = option::of((0.0..99.0, 1u64..99, 1u64..99, 0.0..9.0)).prop_map(|average| match average {
+        Some((window, every, cap, reset)) => Averaging::On(AverageSpec { window, every, cap, reset }),
+        None => Averaging::Off,
+    });
+    let sources = proptest::sample::select(vec![RetainSource::TopDown, RetainSource::Flows]);
+    let sources = (sources.clone(), sources);
+    (0usize..5, schedules, smoothing, 0.0..0.99, 1u64..9, limits, averages, sources).prop_map(
+        |(which, step, smoothing, momentum, batches_per_update, (epochs, batches, seconds), average, sources)| {
+            let (retain, retain_inputs) = sources;
             let optimizer = match which {
-                0 => OptimizerSpec::Anemone(AnemoneSpec { step, momentum, batches_per_update, smoothing }),
-                1 => OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing }),
-                2 => OptimizerSpec::MiniBatchEm(MiniBatchEmSpec { step, momentum, batches_per_update, smoothing }),
-                3 => OptimizerSpec::StepwiseEm(StepwiseEmSpec { step, batches_per_update, smoothing }),
-                _ => OptimizerSpec::Adam(AdamSpec { rate: step, beta1: momentum, ..AdamSpec::default() }),
+                0 => OptimizerSpec::Anemone(AnemoneSpec {
+                    step,
+                    momentum,
+                    batches_per_update,
+                    smoothing,
+                    retain,
+                    retain_inputs,
+                    average,
+                }),
+                1 => OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing, average }),
+                2 => OptimizerSpec::MiniBatchEm(MiniBatchEmSpec {
+                    step,
+                    momentum,
+                    batches_per_update,
+                    smoothing,
+                    retain,
+                    retain_inputs,
+                    average,
+                }),
+                3 => OptimizerSpec::StepwiseEm(StepwiseEmSpec { step, batches_per_update, smoothing, average }),
+                _ => OptimizerSpec::Adam(AdamSpec { rate: step, beta1: momentum, average, ..AdamSpec::default() }),
             };
             let some = epochs.is_some() || batches.is_some() || seconds.is_some();
             LearnSection { optimizer, epochs: if some { epochs } else { Some(1) }, batches, seconds }
