@@ -33,7 +33,8 @@ __device__ __forceinline__ Coefficients coefficients(double mass, i32 len, doubl
 // What is retained of a row whose flows sum to `flow_sum`.
 __device__ __forceinline__ double retained(const Update& update, i64 row, double flow_sum, double offset) {
     if (update.source == 0) return 0.0;
-    double mass = update.source == 1 ? update.retain[row] : flow_sum * update.gain;
+    double mass = update.source == 2 ? flow_sum * update.gain : update.retain[row];
+    if (update.source == 3) mass = fmax(mass, flow_sum * update.gain);
     return update.scale * (mass + offset);
 }
 

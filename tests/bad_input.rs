@@ -343,7 +343,7 @@ impl Bench {
 const ADAM_STEP: AdamStep = AdamStep { rate: 0.1, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, step: 1 };
 
 fn em_update(rows: RowsId, flows: FlowsId) -> EmUpdate {
-    let retain = Some(Retain { rows, scale: 1.0, offset: 0.0 });
+    let retain = Some(Retain { rows, at_least: None, scale: 1.0, offset: 0.0 });
     EmUpdate { retain, retain_inputs: retain, flows, gain: 1.0, smoothing: Smoothing::NONE }
 }
 

@@ -121,11 +121,14 @@ impl PhaseSeconds {
     }
 }
 
-/// How much of the old parameters an EM update keeps: `retain[r] = scale·(rows[r] + offset)`.
+/// How much of the old parameters an EM update keeps: `retain[r] = scale·(rows[r] + offset)`, or the same with
+/// `gain·flows[r]` of the update where that is larger than `rows[r]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Retain {
     /// A mass per param row: top-down probabilities, row masses of flows, a running mass.
     pub rows: RowsId,
+    /// Row masses of the update's flows, where a row is to retain at least those.
+    pub at_least: Option<RowsId>,
     /// Usually (1−α)/α.
     pub scale: f64,
     /// Zero, except for PyJuice's absolute smoothing of mini-batch EM. Densities are not smoothed and get none of it.
@@ -155,6 +158,9 @@ pub enum RetainSource {
     TopDown,
     /// The mass of the row's flows, corrected for the start of momentum: mini-batch EM.
     Flows,
+    /// The larger of the two: no row moves further than mini-batch EM would move it, and those that the batch says
+    /// little about move as little as anemone moves them.
+    Larger,
 }
 
 /// Where the mass comes from that an EM step retains, by what the row is of.
@@ -174,7 +180,7 @@ impl RetainSources {
 
     /// Returns true if top-down probabilities are needed.
     pub fn needs_top_down(self) -> bool {
-        self.sums == RetainSource::TopDown || self.inputs == RetainSource::TopDown
+        self.sums != RetainSource::Flows || self.inputs != RetainSource::Flows
     }
 }
 
@@ -223,9 +229,13 @@ impl EmStep {
             backend.top_down(self.spare)?;
         }
         let retain = |source| match source {
-            RetainSource::TopDown => Retain { rows: self.spare, scale, offset },
+            RetainSource::TopDown => Retain { rows: self.spare, at_least: None, scale, offset },
+            RetainSource::Larger => Retain { rows: self.spare, at_least: Some(self.masses), scale, offset },
             // scale·(correction·mass + offset)
-            RetainSource::Flows => Retain { rows: self.masses, scale: scale * correction, offset: offset / correction },
+            RetainSource::Flows => {
+                let (scale, offset) = (scale * correction, offset / correction);
+                Retain { rows: self.masses, at_least: None, scale, offset }
+            }
         };
         let (retain, retain_inputs) = (Some(retain(sources.sums)), Some(retain(sources.inputs)));
         backend.em_update(&EmUpdate { retain, retain_inputs, flows, gain: correction, smoothing })

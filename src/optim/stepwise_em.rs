@@ -61,7 +61,8 @@ impl Rule for StepwiseEm {
 
     fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
         let Window { flows, gain, .. } = window;
-        let retain = Some(Retain { rows: self.running_masses, scale: (1.0 - alpha) / alpha, offset: 0.0 });
+        let retain =
+            Some(Retain { rows: self.running_masses, at_least: None, scale: (1.0 - alpha) / alpha, offset: 0.0 });
         backend.em_update(&EmUpdate {
             retain,
             retain_inputs: retain,

@@ -127,8 +127,12 @@ impl<'a> Trainer<'a> {
         let (top_down, mut masses) = (self.spec.top_down(), self.spec.row_masses(flows));
         for (at, block) in self.spec.circuit.params().iter().enumerate() {
             let source = if let ParamKind::Sum { .. } = block.kind { sums } else { inputs };
-            if source == RetainSource::TopDown {
-                masses[at].clone_from(&top_down[at]);
+            for (mass, &td) in masses[at].iter_mut().zip(&top_down[at]) {
+                *mass = match source {
+                    RetainSource::TopDown => td,
+                    RetainSource::Flows => *mass,
+                    RetainSource::Larger => mass.max(td),
+                };
             }
         }
         self.spec.add_to_weights(epsilon, &mut masses);

@@ -338,7 +338,7 @@ fn a_row_of_infinite_flow_keeps_its_parameters() {
             backend.top_down(rows).unwrap();
             let endless = vec![f32::INFINITY; backend.flows(flows).unwrap().values().len()];
             backend.load_flows(flows, &Tensor::F32(endless)).unwrap();
-            let retain = retained.then_some(Retain { rows, scale: 1.5, offset: 0.0 });
+            let retain = retained.then_some(Retain { rows, at_least: None, scale: 1.5, offset: 0.0 });
             backend.em_update(&EmUpdate { retain, retain_inputs: retain, flows, gain: 0.5, smoothing }).unwrap();
             assert_eq!(bits(&backend.params().unwrap()), bits(&case.params), "{retained}: {smoothing:?}");
         }

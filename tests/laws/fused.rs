@@ -17,7 +17,7 @@ impl ByVerbs {
         let (masses, spare) = (backend.new_rows().unwrap(), backend.new_rows().unwrap());
         let scale = (1.0 - alpha) / alpha;
         let (offset, smoothing) = match (source, smoothing) {
-            (RetainSource::TopDown, _) => (0.0, smoothing.scaled(1.0 / alpha)),
+            (RetainSource::TopDown | RetainSource::Larger, _) => (0.0, smoothing.scaled(1.0 / alpha)),
             (RetainSource::Flows, Smoothing::Absolute(epsilon)) => (epsilon, smoothing),
             (RetainSource::Flows, Smoothing::Relative(_)) => (0.0, smoothing),
         };
@@ -48,10 +48,11 @@ fn relative_distance(a: &Params, b: &Params) -> f64 {
 fn a_fused_step_is_its_verbs_one_after_the_other() {
     for case in cases::all() {
         for smoothing in [Smoothing::NONE, Smoothing::Relative(1e-3), Smoothing::Absolute(1e-3)] {
-            for source in [RetainSource::TopDown, RetainSource::Flows] {
+            for source in [RetainSource::TopDown, RetainSource::Flows, RetainSource::Larger] {
                 let spec = match source {
                     RetainSource::TopDown => anemone(0.4, 0.9, smoothing),
                     RetainSource::Flows => mini_batch_em(0.4, 0.9, smoothing),
+                    RetainSource::Larger => larger(0.4, 0.9, smoothing),
                 };
                 let (mut fused, mut optimizer) = start(&case.circuit, &case.params, &spec);
                 let mut verbs = cpu(&case.circuit, &case.params);

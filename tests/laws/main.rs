@@ -49,6 +49,13 @@ fn anemone(step: f64, momentum: f64, smoothing: Smoothing) -> OptimizerSpec {
     OptimizerSpec::Anemone(AnemoneSpec { step: constant(step), momentum, smoothing, ..Default::default() })
 }
 
+/// Anemone that retains the larger of top-down probabilities and flows.
+fn larger(step: f64, momentum: f64, smoothing: Smoothing) -> OptimizerSpec {
+    let (retain, retain_inputs) = (RetainSource::Larger, RetainSource::Larger);
+    let step = constant(step);
+    OptimizerSpec::Anemone(AnemoneSpec { step, momentum, smoothing, retain, retain_inputs, ..Default::default() })
+}
+
 fn full_batch_em() -> OptimizerSpec {
     OptimizerSpec::FullBatchEm(FullBatchEmSpec { smoothing: Smoothing::NONE, ..Default::default() })
 }
@@ -65,6 +72,7 @@ fn em_optimizers() -> Vec<OptimizerSpec> {
         specs.push(mini_batch_em(0.3, 0.0, smoothing));
         specs.push(mini_batch_em(0.3, 0.8, smoothing));
         specs.push(anemone(0.4, 0.9, smoothing));
+        specs.push(larger(0.4, 0.0, smoothing));
         specs.push(OptimizerSpec::StepwiseEm(StepwiseEmSpec { smoothing, ..Default::default() }));
     }
     // Points of the rule between anemone and mini-batch EM.

@@ -66,6 +66,7 @@ impl Fused<'_> {
         match source {
             RetainSource::TopDown => top_down,
             RetainSource::Flows => flows * self.gain,
+            RetainSource::Larger => top_down.max(flows * self.gain),
         }
     }
 

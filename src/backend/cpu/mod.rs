@@ -53,7 +53,7 @@ use self::forward::PackedWeights;
 use self::kernels::Arithmetic;
 use self::lazy::LazyTable;
 use self::schedule::Schedule;
-use self::update::Update;
+use self::update::{Retained, Update};
 use self::worker::Scratch;
 use super::{
     AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, Retain, RowsId, Tensor,
@@ -347,13 +347,19 @@ impl Backend for CpuBackend {
     fn em_update(&mut self, update: &EmUpdate) -> Result<()> {
         let begun = Instant::now();
         let flows = self.flows_at(update.flows)?;
-        let at = |retain: Option<Retain>| retain.map(|retain| Ok((self.rows_at(retain.rows)?, retain))).transpose();
-        let (retain, retain_inputs) = (at(update.retain)?, at(update.retain_inputs)?);
+        for retain in [update.retain, update.retain_inputs].into_iter().flatten() {
+            self.rows_at(retain.rows)?;
+            retain.at_least.map(|rows| self.rows_at(rows)).transpose()?;
+        }
         self.settle();
         self.is_packed = false;
         let flows = &self.flows[flows];
-        let rows = |(at, retain): (usize, Retain)| (&self.rows[at][..], retain);
-        let (retain, retain_inputs) = (retain.map(rows), retain_inputs.map(rows));
+        let rows = |id: RowsId| &self.rows[id.index as usize][..]; // all handles are ours, as was just seen
+        let retained = |retain: Retain| {
+            let Retain { rows: id, at_least, scale, offset } = retain;
+            Retained { rows: rows(id), at_least: at_least.map(rows), scale, offset }
+        };
+        let (retain, retain_inputs) = (update.retain.map(retained), update.retain_inputs.map(retained));
         let EmUpdate { gain, smoothing, .. } = *update;
         let theta = &mut self.theta;
         self.pool.install(|| {

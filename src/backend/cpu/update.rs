@@ -6,7 +6,7 @@
 use rayon::prelude::*;
 
 use super::buffers::{FlowBuffer, tiles};
-use crate::backend::{AdamStep, Retain};
+use crate::backend::AdamStep;
 use crate::circuit::{BlockLayout, Circuit, Distribution, ParamKind, Smoothing};
 
 /// Categories of a table that one task walks.
@@ -32,12 +32,29 @@ impl Count for f64 {
 
 /// What an update is made of.
 pub(super) struct Update<'a, T> {
-    /// One number per param row, and how it is read: for rows of sums, and for rows of inputs.
-    pub retain: Option<(&'a [f64], Retain)>,
-    pub retain_inputs: Option<(&'a [f64], Retain)>,
+    /// For rows of sums, and for rows of inputs; `None` retains nothing.
+    pub retain: Option<Retained<'a>>,
+    pub retain_inputs: Option<Retained<'a>>,
     pub flows: &'a [T],
     pub gain: f64,
     pub smoothing: Smoothing,
+}
+
+/// What rows retain: one number per param row, and how it is read.
+#[derive(Clone, Copy)]
+pub(super) struct Retained<'a> {
+    pub rows: &'a [f64],
+    /// Masses of the flows, where a row retains at least those.
+    pub at_least: Option<&'a [f64]>,
+    pub scale: f64,
+    pub offset: f64,
+}
+
+impl Retained<'_> {
+    /// The mass of a row, before `scale` and `offset`.
+    fn mass(&self, row: usize, gain: f64) -> f64 {
+        self.at_least.map_or(self.rows[row], |flows| self.rows[row].max(gain * flows[row]))
+    }
 }
 
 /// Updates every block.
@@ -48,8 +65,8 @@ pub(super) fn em_update<T: Count>(circuit: &Circuit, theta: &mut [f32], update: 
             ParamKind::Sum { .. } => update.retain,
             ParamKind::Input(_) => update.retain_inputs,
         };
-        let retain =
-            |unit: usize| retained.map_or(0.0, |(rows, r)| r.scale * (rows[layout.rows.start + unit] + r.offset));
+        let mass = |r: Retained<'_>, unit: usize| r.mass(layout.rows.start + unit, update.gain);
+        let retain = |unit: usize| retained.map_or(0.0, |r| r.scale * (mass(r, unit) + r.offset));
         match kind {
             ParamKind::Sum { cols } => {
                 let rows = theta.par_chunks_exact_mut(*cols).zip(flows.par_chunks_exact(*cols)).enumerate();
@@ -61,7 +78,7 @@ pub(super) fn em_update<T: Count>(circuit: &Circuit, theta: &mut [f32], update: 
             }
             ParamKind::Input(distribution) => {
                 // No offset: densities are not smoothed.
-                let retain = |unit: usize| retained.map_or(0.0, |(rows, r)| r.scale * rows[layout.rows.start + unit]);
+                let retain = |unit: usize| retained.map_or(0.0, |r| r.scale * mass(r, unit));
                 let Update { gain, smoothing, .. } = *update;
                 update_density(theta, flows, &retain, layout, &**distribution, gain, smoothing);
             }

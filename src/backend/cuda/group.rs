@@ -220,11 +220,15 @@ impl Backend for CudaGroup {
 
     fn em_update(&mut self, update: &EmUpdate) -> Result<()> {
         let flows = self.flows_at(update.flows)?;
-        let at = |retain: Option<Retain>| retain.map(|retain| Ok((self.rows_at(retain.rows)?, retain))).transpose();
-        let (retain, retain_inputs) = (at(update.retain)?, at(update.retain_inputs)?);
+        for retain in [update.retain, update.retain_inputs].into_iter().flatten() {
+            self.rows_at(retain.rows)?;
+            retain.at_least.map(|rows| self.rows_at(rows)).transpose()?;
+        }
         self.each(|member| {
-            let of_member = |(rows, retain): (u32, Retain)| Retain { rows: member.rows(rows), ..retain };
-            let (retain, retain_inputs) = (retain.map(of_member), retain_inputs.map(of_member));
+            let rows = |id: RowsId| member.rows(id.index);
+            let of_member =
+                |retain: Retain| Retain { rows: rows(retain.rows), at_least: retain.at_least.map(rows), ..retain };
+            let (retain, retain_inputs) = (update.retain.map(of_member), update.retain_inputs.map(of_member));
             member.backend.em_update(&EmUpdate { retain, retain_inputs, flows: member.flows(flows), ..*update })
         })
     }

@@ -306,7 +306,11 @@ impl Backend for CudaBackend {
         let change = |retain: Option<Retain>| -> Result<Update> {
             let retained = match retain {
                 None => Retained::Nothing,
-                Some(r) => Retained::Rows { rows: self.row_ptr(r.rows)?, scale: r.scale, offset: r.offset },
+                Some(Retain { rows, at_least, scale, offset }) => match at_least {
+                    None => Retained::Rows { rows: self.row_ptr(rows)?, scale, offset },
+                    // The masses of the update's own flows: kernels add them up anyway.
+                    Some(_) => Retained::Larger { rows: self.row_ptr(rows)?, scale, offset },
+                },
             };
             Ok(update(retained, em.gain, em.smoothing, None, 1.0))
         };

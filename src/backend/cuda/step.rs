@@ -158,6 +158,7 @@ impl CudaBackend {
         let change = |source| -> Update {
             let retained = match source {
                 RetainSource::TopDown => Retained::Rows { rows: spare, scale, offset },
+                RetainSource::Larger => Retained::Larger { rows: spare, scale, offset },
                 RetainSource::Flows => Retained::Masses { scale, offset },
             };
             update(retained, correction, smoothing, Some(masses), micro.keep)

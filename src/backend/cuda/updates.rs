@@ -33,6 +33,12 @@ pub(super) enum Retained {
         scale: f64,
         offset: f64,
     },
+    /// scale·(max(rows[row], gain·ΣF) + offset).
+    Larger {
+        rows: Ptr<f64>,
+        scale: f64,
+        offset: f64,
+    },
 }
 
 /// The M-step as the kernels read it.
@@ -47,6 +53,7 @@ pub(super) fn update(
         Retained::Nothing => (0, Ptr::NULL, 0.0, 0.0),
         Retained::Rows { rows, scale, offset } => (1, rows, scale, offset),
         Retained::Masses { scale, offset } => (2, Ptr::NULL, scale, offset),
+        Retained::Larger { rows, scale, offset } => (3, rows, scale, offset),
     };
     Update {
         scale,

@@ -127,8 +127,8 @@ fn read_option(document: &Document, learn: Section<'_>, key: &str, default: &Val
         "average" if value.is_object() => read_average(document, &path)?,
         "average" => json!(learn.truth(key, true)?),
         "retain" | "retain_inputs" => {
-            let sources = [RetainSource::TopDown, RetainSource::Flows];
-            json!(learn.choice(key, &[("top-down", sources[0]), ("flows", sources[1])])?)
+            use RetainSource::{Flows, Larger, TopDown};
+            json!(learn.choice(key, &[("top-down", TopDown), ("flows", Flows), ("larger", Larger)])?)
         }
         _ if default.is_u64() => json!(learn.whole(key, 1)?),
         _ => json!(any_number(learn, key)?),

@@ -231,11 +231,11 @@ pub(super) const LEARN: Table = Table {
         ),
         key(
             "retain",
-            Word(&["top-down", "flows"]),
+            Word(&["top-down", "flows", "larger"]),
             Default,
-            "How much of their old weights sums keep: as the model uses them, or as the data did",
+            "How much of their old weights sums keep: as the model uses them, as the batch did, or the larger",
         ),
-        key("retain_inputs", Word(&["top-down", "flows"]), Default, "The same for inputs"),
+        key("retain_inputs", Word(&["top-down", "flows", "larger"]), Default, "The same for inputs"),
         key(
             "average",
             Other("`true`, `false`, or `[learn.average]`"),
