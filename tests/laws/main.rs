@@ -66,7 +66,7 @@ fn em_optimizers() -> Vec<OptimizerSpec> {
         specs.push(anemone(0.4, 0.9, smoothing));
         specs.push(OptimizerSpec::StepwiseEm(StepwiseEmSpec { smoothing, ..Default::default() }));
     }
-    let step = Schedule::Cosine { from: 0.8, to: 0.2, horizon: 3 };
+    let step = Schedule::cosine(0.8, 0.2, 3);
     specs.push(OptimizerSpec::Anemone(AnemoneSpec { step, batches_per_update: 2, ..Default::default() }));
     specs
 }
