@@ -309,6 +309,69 @@ fn every_shell_gets_its_completions() {
     }
 }
 
+#[test]
+fn check_says_how_the_step_changes_and_when() {
+    let folder = folder();
+    let check = |more: &[&str]| printed(folder.path(), &[&["check", "p.toml", "--set"], more].concat());
+    let line = |set: &str| {
+        let table = check(&[set]);
+        table.lines().find(|line| line.starts_with("step ")).unwrap_or_else(|| panic!("{table}")).to_string()
+    };
+    assert!(line("learn.momentum=0.5").ends_with("  0.3 throughout"));
+    // Six batches an epoch, three epochs.
+    let cosine = |horizon: &str| {
+        line(&format!("learn.step={{ schedule = 'cosine', from = 0.4, to = 0.02, horizon = {horizon} }}"))
+    };
+    assert!(cosine("'3 epochs'").ends_with("0.4 falling to 0.02 at update 18 (end of epoch 3), the end of the run"));
+    assert_eq!(cosine("'1800 rows'"), cosine("18"));
+    let early = "at update 6 (end of epoch 1), then constant for 12 of the run's 18 updates";
+    assert!(cosine("'1 epoch'").ends_with(early), "{}", cosine("'1 epoch'"));
+    let power = "learn.step={ schedule = 'power', from = 0.4, kappa = 0.5, delay = '0.5 epochs', floor = 0.15 }";
+    let told =
+        "0.4 at first, 0.2 after 9 updates (epoch 2), never below 0.15, 0.155 at the end of the run (18 updates)";
+    assert!(line(power).ends_with(told), "{}", line(power));
+    let found = json(&check(&[power, "--set", "learn.batches_per_update=2", "--json"]));
+    let (schedule, places) = (&found["schedule"], &found["schedule"]["landmarks"]);
+    assert_eq!((&schedule["key"], &schedule["updates"]), (&Value::from("step"), &Value::from(9)));
+    assert_eq!((&places[1]["update"], &places[1]["epoch"]), (&Value::from(5), &Value::from(5.0 / 3.0)), "{schedule}");
+    assert_eq!(found["optimizer"]["step"]["delay"], "0.5 epochs", "as it was written");
+    assert!(json(&check(&["learn.optimizer=full_batch_em", "--json"]))["schedule"].is_null());
+}
+
+#[test]
+fn epochs_in_a_schedule_are_kept_in_a_run_and_need_rows_that_are_known() {
+    let folder = folder();
+    let dir = folder.path();
+    let train = |out: &str, horizon: &str, more: &[&str]| {
+        let step = format!("learn.step={{ schedule = 'cosine', from = 0.4, to = 0.02, horizon = {horizon} }}");
+        let args = [&["train", "p.toml", "--json", "--out", out, "--set", &step], more].concat();
+        let lines: Vec<Value> = printed(dir, &args).lines().map(json).collect();
+        lines.last().unwrap()["valid_ll"].as_f64().unwrap()
+    };
+    let whole = train("epochs", "'3 epochs'", &[]);
+    assert_eq!(whole, train("updates", "18", &[]), "the same steps");
+    assert_ne!(whole, train("longer", "20", &[]));
+    let resolved = std::fs::read_to_string(dir.join("epochs/resolved.toml")).unwrap();
+    assert!(resolved.contains("horizon = \"3 epochs\""), "{resolved}");
+    // Stopped in the middle of an epoch and gone on with, from the run folder alone.
+    train("parts", "'3 epochs'", &["--set", "learn.batches=8"]);
+    let rest = printed(dir, &["train", "--out", "parts", "--resume", "--json", "--set", "learn.batches=99"]);
+    assert_eq!(json(rest.lines().last().unwrap())["valid_ll"].as_f64().unwrap(), whole);
+
+    let endless = PIPELINE.replace("rows = 600\n", "") + "[learn.step]\nschedule = 'power'\nfrom = 0.4\nkappa = 0.5\n";
+    let endless = endless.replace("step = 0.3\n", "");
+    std::fs::write(dir.join("endless.toml"), endless).unwrap();
+    for command in ["check", "train"] {
+        let (code, error) = refused(dir, &[command, "endless.toml", "--set", "learn.step.delay=2 epochs"]);
+        assert_eq!((code, error.lines().count()), (2, 1), "{error}");
+        for words in ["learn: step.delay = \"2 epochs\": ", "give rows or updates"] {
+            assert!(error.contains(words), "no `{words}` in: {error}");
+        }
+    }
+    let table = printed(dir, &["check", "endless.toml", "--set", "learn.step.delay=2000 rows"]);
+    assert!(table.contains("0.4 at first, 0.2 after 60 updates\n"), "{table}");
+}
+
 /// Learns with a step so large in the end that the best checkpoint is not the last one.
 #[test]
 fn the_best_checkpoint_or_any_other_is_looked_at_when_asked() {

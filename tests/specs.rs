@@ -7,8 +7,8 @@ use std::fmt::Debug;
 use anemone::backend::RetainSource;
 use anemone::circuit::Smoothing;
 use anemone::optim::{
-    AdamSpec, AnemoneSpec, AverageSpec, Averaging, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec,
-    StepwiseEmSpec,
+    AdamSpec, AnemoneSpec, AverageSpec, Averaging, FullBatchEmSpec, Length, MiniBatchEmSpec, OptimizerSpec, Pace,
+    Schedule, SgdSpec, StepwiseEmSpec,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,7 +29,7 @@ fn defaults() -> Vec<(&'static str, OptimizerSpec)> {
 /// Every optimizer with no option at its default, as it is written and as it is meant.
 fn complete() -> Vec<(Value, OptimizerSpec)> {
     let step = json!({"schedule": "cosine", "from": 0.8, "to": 0.2, "horizon": 300});
-    let cosine = Schedule::Cosine { from: 0.8, to: 0.2, horizon: 300 };
+    let cosine = Schedule::cosine(0.8, 0.2, 300);
     let absolute = Smoothing::Absolute(1e-4);
     let average = json!({"window": 3.0, "every": 5, "cap": 70, "reset": 9.0});
     let averaging = Averaging::On(AverageSpec { window: 3.0, every: 5, cap: 70, reset: 9.0 });
@@ -96,17 +96,15 @@ fn complete() -> Vec<(Value, OptimizerSpec)> {
 fn schedules() -> Vec<(Value, Schedule)> {
     vec![
         (json!({"schedule": "constant", "step": 0.3}), Schedule::Constant { step: 0.3 }),
+        (json!({"schedule": "power", "from": 0.9, "kappa": 0.7, "delay": 10.0}), Schedule::power(0.9, 0.7, 10, 0.0)),
+        (json!({"schedule": "cosine", "from": 0.8, "to": 0.2, "horizon": 300}), Schedule::cosine(0.8, 0.2, 300)),
         (
-            json!({"schedule": "power", "from": 0.9, "kappa": 0.7, "delay": 10.0}),
-            Schedule::Power { from: 0.9, kappa: 0.7, delay: 10.0 },
-        ),
-        (
-            json!({"schedule": "cosine", "from": 0.8, "to": 0.2, "horizon": 300}),
-            Schedule::Cosine { from: 0.8, to: 0.2, horizon: 300 },
+            json!({"schedule": "cosine", "from": 0.8, "to": 0.2, "horizon": "10 epochs"}),
+            Schedule::cosine(0.8, 0.2, Length::Epochs(10.0)),
         ),
         (
             json!({"schedule": "warmup_stable_decay", "peak": 0.4, "to": 0.1, "warmup": 3, "stable": 5, "decay": 9}),
-            Schedule::WarmupStableDecay { peak: 0.4, to: 0.1, warmup: 3, stable: 5, decay: 9 },
+            Schedule::warmup_stable_decay(0.4, 0.1, 3, 5, 9),
         ),
     ]
 }
@@ -182,6 +180,34 @@ fn schedules_are_written_by_name_and_come_back() {
 }
 
 #[test]
+fn the_floor_of_a_power_may_be_left_out_and_lengths_keep_their_unit() {
+    let power = json!({"schedule": "power", "from": 0.4, "kappa": 0.33, "delay": "0.5 epochs"});
+    is_written(&Schedule::power(0.4, 0.33, Length::Epochs(0.5), 0.0), &power);
+    let floored = with(&with(&power, "floor", json!(0.05)), "delay", json!("1 row"));
+    is_written(&Schedule::power(0.4, 0.33, Length::Rows(1.0), 0.05), &floored);
+    // Other ways to say the same.
+    let read = |delay: Value| serde_json::from_value::<Schedule>(with(&power, "delay", delay)).unwrap();
+    assert_eq!(read(json!(20)), Schedule::power(0.4, 0.33, 20, 0.0));
+    assert_eq!(read(json!("20 updates")), read(json!(20.0)));
+}
+
+#[test]
+fn every_optimizer_resolves_its_schedule_by_its_own_groups_of_batches() {
+    for (written, spec) in complete() {
+        let Some((key, _)) = spec.schedule() else { continue };
+        let step = json!({"schedule": "cosine", "from": 0.8, "to": 0.2, "horizon": "2 epochs"});
+        let spec: OptimizerSpec = serde_json::from_value(with(&written, key, step)).unwrap();
+        let groups = written["batches_per_update"].as_u64().unwrap();
+        assert_eq!(spec.batches_per_update(), Some(groups));
+        let pace = Pace::new(Some(1000), 96, false, groups);
+        let (_, schedule) = spec.clone().resolved(&pace).unwrap().schedule().unwrap();
+        assert_eq!(schedule, Schedule::cosine(0.8, 0.2, 2 * 11u64.div_ceil(groups)), "{written}");
+        let error = spec.resolved(&Pace::new(None, 96, false, groups)).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{key}.horizon = \"2 epochs\": ")), "{error}");
+    }
+}
+
+#[test]
 fn smoothings_are_written_by_name_and_come_back() {
     is_written(&Smoothing::Relative(1e-6), &json!({"relative": 1e-6}));
     is_written(&Smoothing::Absolute(0.5), &json!({"absolute": 0.5}));
@@ -220,7 +246,7 @@ fn wrong_names_are_refused_with_the_right_ones() {
 }
 
 #[test]
-fn a_schedule_has_no_defaults_and_numbers_are_numbers() {
+fn a_schedule_has_no_defaults_but_for_its_floor_and_numbers_are_numbers() {
     for (written, _) in schedules() {
         for key in written.as_object().unwrap().keys().filter(|key| *key != "schedule") {
             let mut short = written.clone();

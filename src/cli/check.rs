@@ -12,6 +12,7 @@ use super::output::{Outcome, counted, describe_answers, note, say, say_json, tab
 use super::pipeline_args::{PipelineArgs, Understood};
 use super::report::{StructureProgress, describe_columns, describe_rows};
 use super::runtime;
+use super::steps::Steps;
 use super::train::MachineArgs;
 use crate::circuit::Circuit;
 use crate::error::Result;
@@ -66,11 +67,20 @@ struct Found {
     /// Rows of the first batch; `None` where looking at it would use it up.
     first_batch: Option<usize>,
     memory: MemoryEstimate,
+    /// How large steps will be; full-batch EM has none.
+    steps: Option<Steps>,
 }
 
 async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
     check_end(spec, &mut Warnings)?;
     let inputs = Inputs::open(spec).await?;
+    let optimizer = inputs.optimizer(spec)?;
+    let steps = optimizer.schedule().map(|(key, schedule)| {
+        let (pace, learn) = (inputs.pace(&optimizer), &spec.learn);
+        // How many updates fit into so many seconds nobody knows.
+        let updates = pace.updates_of_run(learn.epochs, learn.batches).filter(|_| learn.seconds.is_none());
+        Steps { key, schedule, updates_per_epoch: pace.updates_per_epoch(), updates }
+    });
     let first = match inputs.source {
         Source::Live(_) => None,
         _ => Some(inputs.sample(spec.batch.rows as u64).await?),
@@ -85,7 +95,7 @@ async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
     let budget = machine.memory_budget() as u64;
     let memory = estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory);
     inputs.build_learner(spec, &circuit, machine, None).await?;
-    Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, memory })
+    Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, memory, steps })
 }
 
 impl Found {
@@ -129,6 +139,9 @@ impl Found {
             ("optimizer", format!("{}, {}", spec.learn.optimizer.name(), describe_limits(spec))),
             ("answers", describe_answers(spec.learn.optimizer.average().is_on()).to_string()),
         ]);
+        if let Some(steps) = &self.steps {
+            rows.push((steps.key, steps.describe()));
+        }
         if let Some(valid) = &self.inputs.valid {
             let limit = valid.rows.map_or(String::new(), |rows| format!(", {} rows", thousands(rows)));
             rows.push(("validation", format!("{}{limit}", valid.source.manifest().kind)));
@@ -172,6 +185,7 @@ impl Found {
                 "blocks": layout.blocks().len(),
             },
             "optimizer": spec.learn.optimizer,
+            "schedule": self.steps.as_ref().map(Steps::to_json),
             "memory": self.memory,
             "resolved": self.inputs.resolved(spec),
         })

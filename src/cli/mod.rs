@@ -31,6 +31,7 @@ mod row_lines;
 mod rows_args;
 mod sample;
 mod sink;
+mod steps;
 mod tokenize;
 mod train;
 mod view;

@@ -7,6 +7,7 @@ mod adam;
 mod anemone;
 mod averaged;
 mod full_batch_em;
+mod length;
 mod mini_batch_em;
 mod schedule;
 mod sgd;
@@ -21,6 +22,8 @@ pub use adam::AdamSpec;
 pub use anemone::AnemoneSpec;
 pub use averaged::{AverageSpec, Averaging};
 pub use full_batch_em::FullBatchEmSpec;
+pub(crate) use length::ACCEPTED as ACCEPTED_LENGTHS;
+pub use length::{Length, Pace};
 pub use mini_batch_em::MiniBatchEmSpec;
 pub use schedule::Schedule;
 pub use sgd::SgdSpec;
@@ -91,16 +94,39 @@ impl OptimizerSpec {
         }
     }
 
-    /// The same rule with its schedule [stretched](Schedule::stretched).
-    pub fn stretched(mut self, factor: f64) -> Self {
-        let schedule = match &mut self {
+    /// The schedule of the steps with the name of its option; full-batch EM has none.
+    pub fn schedule(&self) -> Option<(&'static str, Schedule)> {
+        let mut spec = self.clone();
+        spec.schedule_mut().map(|(name, schedule)| (name, *schedule))
+    }
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        match self {
             Self::Anemone(AnemoneSpec { step, .. })
             | Self::MiniBatchEm(MiniBatchEmSpec { step, .. })
-            | Self::StepwiseEm(StepwiseEmSpec { step, .. }) => step,
-            Self::Adam(AdamSpec { rate, .. }) | Self::Sgd(SgdSpec { rate, .. }) => rate,
-            Self::FullBatchEm(_) => return self,
-        };
-        *schedule = schedule.stretched(factor);
+            | Self::StepwiseEm(StepwiseEmSpec { step, .. }) => Some(("step", step)),
+            Self::Adam(AdamSpec { rate, .. }) | Self::Sgd(SgdSpec { rate, .. }) => Some(("rate", rate)),
+            Self::FullBatchEm(_) => None,
+        }
+    }
+
+    /// Batches that make one update; `None` for full-batch EM, which takes those of an epoch.
+    pub fn batches_per_update(&self) -> Option<u64> {
+        match *self {
+            Self::Anemone(AnemoneSpec { batches_per_update, .. })
+            | Self::MiniBatchEm(MiniBatchEmSpec { batches_per_update, .. })
+            | Self::StepwiseEm(StepwiseEmSpec { batches_per_update, .. })
+            | Self::Adam(AdamSpec { batches_per_update, .. })
+            | Self::Sgd(SgdSpec { batches_per_update, .. }) => Some(batches_per_update),
+            Self::FullBatchEm(_) => None,
+        }
+    }
+
+    /// The same rule with its schedule [stretched](Schedule::stretched).
+    pub fn stretched(mut self, factor: f64) -> Self {
+        if let Some((_, schedule)) = self.schedule_mut() {
+            *schedule = schedule.stretched(factor);
+        }
         self
     }
 
@@ -116,7 +142,16 @@ impl OptimizerSpec {
         }
     }
 
-    /// Checks the options and allocates what the optimizer needs on the device.
+    /// The same rule with the lengths of its schedule in updates, as [`build`](Self::build) wants them.
+    pub fn resolved(mut self, pace: &Pace) -> Result<Self> {
+        if let Some((name, schedule)) = self.schedule_mut() {
+            *schedule = schedule.resolved(pace).map_err(|e| Error::option(format!("{name}.{e}")))?;
+        }
+        Ok(self)
+    }
+
+    /// Checks the options and allocates what the optimizer needs on the device. A schedule with lengths in rows or
+    /// epochs must be [resolved](Self::resolved) first.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         match self {
             Self::Anemone(spec) => spec.build(backend),

@@ -29,7 +29,7 @@ pub struct StepwiseEmSpec {
 impl Default for StepwiseEmSpec {
     fn default() -> Self {
         Self {
-            step: Schedule::Power { from: 1.0, kappa: 0.7, delay: 1.0 },
+            step: Schedule::power(1.0, 0.7, 1.0, 0.0),
             batches_per_update: 1,
             smoothing: Smoothing::default(),
             average: Averaging::on(),

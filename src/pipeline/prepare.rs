@@ -30,7 +30,7 @@ use crate::decode::{Decoder, ValueKind};
 use crate::error::{Error, Result};
 use crate::files::read_regular;
 use crate::learner::Identity;
-use crate::optim::Optimizer;
+use crate::optim::{Optimizer, OptimizerSpec, Pace};
 use crate::source::{IndexedSource, Reading, Source};
 use crate::structure::Spreads;
 
@@ -329,8 +329,9 @@ impl Inputs {
     ) -> Result<(Placed, Box<dyn Optimizer>)> {
         let budget = machine.memory_budget() as u64;
         refuse_too_large(&estimate(circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
+        let optimizer = self.optimizer(spec)?;
         let place = |start: &Params| {
-            machine.place_with(circuit, start, |backend| spec.learn.optimizer.build(backend).map_err(|e| e.at("learn")))
+            machine.place_with(circuit, start, |backend| optimizer.build(backend).map_err(|e| e.at("learn")))
         };
         if let Some(start) = start {
             return place(start);
@@ -341,6 +342,18 @@ impl Inputs {
         };
         let (how, shared) = (spec.circuit.clone(), circuit.clone());
         place(&detached("start", move || initial_params(&how, &shared, sample.as_ref())).await?)
+    }
+
+    /// The optimizer with its schedule in updates of these rows.
+    pub fn optimizer(&self, spec: &PipelineSpec) -> Result<OptimizerSpec> {
+        let optimizer = &spec.learn.optimizer;
+        optimizer.clone().resolved(&self.pace(optimizer)).map_err(|e| e.at("learn"))
+    }
+
+    /// How many updates an optimizer makes of these rows; of full-batch EM, one a batch.
+    pub fn pace(&self, optimizer: &OptimizerSpec) -> Pace {
+        let batches_per_update = optimizer.batches_per_update().unwrap_or(1);
+        Pace::new(self.num_rows(), self.batch.rows as u64, self.batch.drop_last, batches_per_update)
     }
 
     /// Rows of an epoch, where that is known before they are read.

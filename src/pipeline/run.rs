@@ -34,7 +34,7 @@ use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
 use crate::error::{Error, ErrorKind, Result};
 use crate::learner::{Checkpoint, CheckpointFolder, Identity, Learner};
-use crate::optim::{OptimizerSpec, StepReport};
+use crate::optim::{OptimizerSpec, Pace, StepReport};
 use crate::source::Source;
 use crate::telemetry;
 
@@ -103,6 +103,7 @@ async fn train_from(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
+    inputs.optimizer(spec)?; // refused before a structure is learned
     let mut identity = inputs.identity(spec)?;
     // What goes on, which is what is written down: the decoder that was opened, and after a resume the checkpoint's
     // circuit.
@@ -181,7 +182,7 @@ pub async fn rehearse(
 }
 
 /// Refuses full-batch EM on a source that may never end, because it moves the parameters at the end of an epoch and
-/// would gather for ever; says that a live stream passes once. Known from the pipeline alone: opening standard input
+/// would gather for ever, and epochs in a schedule there; says that a live stream passes once. Known from the pipeline alone: opening standard input
 /// may wait for hours.
 pub(crate) fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Result<()> {
     let is_live = spec.source.format == Some(Format::Arrow);
@@ -191,6 +192,11 @@ pub(crate) fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Res
             "learn.optimizer = \"full_batch_em\": updates at the end of an epoch, and this source has none that is known: use \
              anemone, mini_batch_em or stepwise_em, read rows from files, or give synthetic data a number of rows",
         ));
+    }
+    if is_live || is_endless {
+        let batches_per_update = spec.learn.optimizer.batches_per_update().unwrap_or(1);
+        let pace = Pace::new(None, spec.batch.rows as u64, spec.batch.drop_last, batches_per_update);
+        spec.learn.optimizer.clone().resolved(&pace).map_err(|e| e.at("learn"))?;
     }
     if let (true, Some(epochs @ 2..)) = (is_live, spec.learn.epochs) {
         observer.event(&Event::Warning(format!(

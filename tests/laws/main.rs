@@ -80,7 +80,7 @@ fn em_optimizers() -> Vec<OptimizerSpec> {
     specs.push(OptimizerSpec::Anemone(AnemoneSpec { retain, retain_inputs, ..Default::default() }));
     let (retain, retain_inputs) = (RetainSource::Flows, RetainSource::TopDown);
     specs.push(OptimizerSpec::Anemone(AnemoneSpec { retain, retain_inputs, ..Default::default() }));
-    let step = Schedule::Cosine { from: 0.8, to: 0.2, horizon: 3 };
+    let step = Schedule::cosine(0.8, 0.2, 3);
     specs.push(OptimizerSpec::Anemone(AnemoneSpec { step, batches_per_update: 2, ..Default::default() }));
     specs
 }

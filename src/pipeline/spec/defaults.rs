@@ -241,6 +241,16 @@ mod tests {
                     says(json!("x"), "expected a number");
                     says(json!(-1.0), &format!("must be {must}"));
                 }
+                Values::Length(must) => {
+                    for none in [json!("x"), json!("3 weeks"), json!(-1), json!(true)] {
+                        says(none, "expected a number of updates, or a text such as \"10 epochs\"");
+                    }
+                    match must {
+                        "0 or more" => takes(json!("0 epochs")),
+                        _ => says(json!("0 epochs"), &format!("= \"0 epochs\": must be {must}")),
+                    }
+                    [json!(1), json!(0.5), json!("1e4 rows")].into_iter().for_each(takes);
+                }
                 Values::Size(least) => {
                     says(json!("x"), "expected a size");
                     says(json!(least - 1), &format!("must be at least {least} bytes"));

@@ -49,6 +49,8 @@ pub(crate) enum Values {
     Between(u64, u64),
     /// A number; the phrase is what the reader says it must be.
     Number(&'static str),
+    /// A length of a schedule; the phrase is what the reader says it must be.
+    Length(&'static str),
     /// A size of at least so many bytes.
     Size(u64),
     /// One of these.
@@ -116,6 +118,7 @@ impl Values {
             // The reader says "must be in [0, 1]", but "must be a positive number".
             Self::Number(must) if must.contains("number") => must.trim_start_matches("a ").into(),
             Self::Number(must) => format!("number, {must}").into(),
+            Self::Length(must) => format!("length, {must}").into(),
             Self::Size(1) => "size such as `\"64MiB\"`, or bytes".into(),
             Self::Size(least) => format!("size such as `\"64MiB\"`, or bytes; at least {}", write_size(least)).into(),
             Self::Word(words) => {

@@ -18,7 +18,7 @@ use crate::backend::RetainSource;
 use crate::backend::cpu::{CpuBackend, CpuOptions};
 use crate::circuit::{Categorical, Params};
 use crate::error::{Error, ErrorKind, Result};
-use crate::optim::OptimizerSpec;
+use crate::optim::{ACCEPTED_LENGTHS, Length, OptimizerSpec, Pace};
 use crate::pipeline::suggest::list;
 use crate::structure::{Tying, hmm};
 
@@ -41,14 +41,16 @@ pub(crate) const OPTIMIZERS: [&str; 6] = ["anemone", "full_batch_em", "mini_batc
 /// Keys of `[learn]` that are no optimizer's.
 pub(crate) const LIMITS: [&str; 3] = ["epochs", "batches", "seconds"];
 
-/// Every schedule with its keys; those that count updates are whole numbers.
+/// Every schedule with its keys.
 pub(super) const SCHEDULES: [(&str, &[&str]); 4] = [
     ("constant", &["step"]),
-    ("power", &["from", "kappa", "delay"]),
+    ("power", &["from", "kappa", "delay", "floor"]),
     ("cosine", &["from", "to", "horizon"]),
     ("warmup_stable_decay", &["peak", "to", "warmup", "stable", "decay"]),
 ];
-const COUNTS: [&str; 4] = ["horizon", "warmup", "stable", "decay"];
+/// Those that are lengths, and the one that can be left out.
+const LENGTHS: [&str; 5] = ["delay", "horizon", "warmup", "stable", "decay"];
+const OPTIONAL: &str = "floor";
 
 /// The keys that hold a schedule.
 const SCHEDULED: [&str; 2] = ["step", "rate"];
@@ -150,14 +152,26 @@ fn read_schedule(document: &Document, path: &str) -> Result<Value> {
     let section = section.only(&known, |_| None)?;
     let mut schedule = Map::from_iter([("schedule".to_string(), json!(name))]);
     for key in keys {
-        let number = match COUNTS.contains(key) {
-            true => section.whole(key, 0)?.map(|n| json!(n)),
+        let written = match LENGTHS.contains(key) {
+            true => section.value(key).map(|written| a_length(section, key, written)).transpose()?,
             false => any_number(section, key)?.map(|x| json!(x)),
         };
-        let missing = || section.refuse(key, format!("is missing; {name} needs {}", list(keys.iter().copied())));
-        schedule.insert((*key).to_string(), number.ok_or_else(missing)?);
+        let needed = keys.iter().copied().filter(|key| *key != OPTIONAL);
+        match written {
+            Some(written) => drop(schedule.insert((*key).to_string(), written)),
+            None if *key == OPTIONAL => {}
+            None => return Err(section.refuse(key, format!("is missing; {name} needs {}", list(needed)))),
+        }
     }
     Ok(Value::Object(schedule))
+}
+
+/// What is written, if it is a length.
+fn a_length(section: Section<'_>, key: &str, written: &Value) -> Result<Value> {
+    match serde_json::from_value::<Length>(written.clone()) {
+        Ok(_) => Ok(written.clone()),
+        Err(_) => Err(section.refuse(key, format!("expected {ACCEPTED_LENGTHS}"))),
+    }
 }
 
 fn read_smoothing(document: &Document, path: &str) -> Result<Value> {
@@ -185,7 +199,8 @@ fn check_ranges(optimizer: &OptimizerSpec) -> Result<()> {
     let circuit = Arc::new(hmm(1, 1, Categorical::new(1)?, Tying::Homogeneous)?);
     let params = Params::random(&circuit, 0, 0.0)?;
     let mut backend = CpuBackend::new(circuit, &params, &CpuOptions { threads: Some(1), ..CpuOptions::default() })?;
-    optimizer.build(&mut backend).map(|_| ())
+    // Whatever its unit, a length is as long as it is written here: the data is not open yet.
+    optimizer.clone().resolved(&Pace::new(Some(1), 1, false, 1))?.build(&mut backend).map(|_| ())
 }
 
 /// An optimizer's complaint `from = 2: …` with the place where that was written.

@@ -5,7 +5,7 @@
 //! asked.
 
 use super::key::Unset::{Default, DefaultIf, Derived, Means, Required, Value};
-use super::key::Values::{Between, Counts, Number, Other, Size, Text, Texts, Truth, Whole, Word};
+use super::key::Values::{Between, Counts, Length, Number, Other, Size, Text, Texts, Truth, Whole, Word};
 use super::key::{Key, Table, for_all, key};
 use super::{circuit, decode, learn, source};
 
@@ -252,25 +252,30 @@ const STEP: &str = "number; for `step` in (0, 1], for `rate` positive";
 
 pub(super) const SCHEDULE: Table = Table {
     path: "learn.step",
-    about: "A step that changes; `[learn.rate]` takes the same keys. `t` counts updates.",
+    about: "A step that changes; `[learn.rate]` takes the same keys. `t` counts updates. A length is a number of updates, or \
+            a text: `\"940 updates\"`, `\"200000 rows\"`, `\"10 epochs\"`; epochs need a source whose number of rows is \
+            known. A step without an end: `learn.step = { schedule = \"power\", from = 0.4, kappa = 0.33, delay = 20, floor = \
+            0.05 }`; one for a run of ten epochs: `learn.step = { schedule = \"cosine\", from = 0.4, to = 0.02, horizon = \
+            \"10 epochs\" }`. `anemone check` says how large the step will be, and when.",
     owners: learn::schedules_with,
     keys: &[
         key(
             "schedule",
             Word(&["constant", "power", "cosine", "warmup_stable_decay"]),
             Required,
-            "How it changes: not; `from·(1 + t/delay)^−kappa`; half a cosine; up, flat and down",
+            "How: not; `max(floor, from·(1 + t/delay)^−kappa)`; half a cosine; up, flat and down",
         ),
         key("step", Other(STEP), Required, "The step, always"),
         key("from", Other(STEP), Required, "The first step"),
         key("to", Other(STEP), Required, "The last step, which then stays"),
         key("kappa", Number("a number, 0 or more"), Required, "The exponent"),
-        key("delay", Number("a positive number"), Required, "Updates before the decay is felt"),
-        key("horizon", Whole(1), Required, "Updates from the first step to the last"),
+        key("delay", Length("more than 0"), Required, "Before the decay is felt"),
+        key("floor", Other("number from 0 to `from`"), Value("0.0"), "No step is smaller; 0 is no floor"),
+        key("horizon", Length("more than 0"), Required, "From the first step to the last"),
         key("peak", Other(STEP), Required, "The step of the flat part"),
-        key("warmup", Whole(0), Required, "Updates going up"),
-        key("stable", Whole(0), Required, "Updates on the flat part"),
-        key("decay", Whole(1), Required, "Updates going down"),
+        key("warmup", Length("0 or more"), Required, "Going up"),
+        key("stable", Length("0 or more"), Required, "On the flat part"),
+        key("decay", Length("more than 0"), Required, "Going down"),
     ],
 };
 

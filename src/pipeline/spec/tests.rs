@@ -11,7 +11,7 @@ use crate::circuit::Smoothing;
 use crate::decode::image::Color;
 use crate::error::ErrorKind;
 use crate::optim::{
-    AdamSpec, AnemoneSpec, AverageSpec, Averaging, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule,
+    AdamSpec, AnemoneSpec, AverageSpec, Averaging, FullBatchEmSpec, Length, MiniBatchEmSpec, OptimizerSpec, Schedule,
     StepwiseEmSpec,
 };
 use crate::source::token_width::TokenWidth;
@@ -113,6 +113,31 @@ fn wrong_types_and_ranges_say_what_was_expected() {
         (
             "[learn.step]\nschedule = \"cosine\"\nfrom = 1.0\nto = 0.1",
             "learn.step.horizon: is missing; cosine needs from, to and horizon",
+            ErrorKind::Option,
+        ),
+        (
+            "[learn]\nstep = { schedule = \"power\", from = 0.4, kappa = 0.5 }",
+            "p.toml:4: learn.step.delay: is missing; power needs from, kappa and delay",
+            ErrorKind::Option,
+        ),
+        (
+            "[learn]\nstep = { schedule = \"power\", from = 0.4, kappa = 0.5, delay = \"3 weeks\" }",
+            "p.toml:4: learn.step.delay = \"3 weeks\": expected a number of updates, or a text such as \"10 epochs\"",
+            ErrorKind::Option,
+        ),
+        (
+            "[learn.rate]\nschedule = \"cosine\"\nfrom = 1.0\nto = 0.1\nhorizon = \"0 rows\"\n[learn]\noptimizer = \"sgd\"",
+            "p.toml:7: learn.rate.horizon = \"0 rows\": must be more than 0",
+            ErrorKind::Option,
+        ),
+        (
+            "[learn]\nstep = { schedule = \"power\", from = 0.4, kappa = 0.5, delay = 1, floor = 0.5 }",
+            "p.toml:4: learn.step.floor = 0.5: must be in [0, 0.4], not above the first step",
+            ErrorKind::Option,
+        ),
+        (
+            "[learn]\nstep = { schedule = \"cosine\", from = 0.4, to = 0.1, horizon = 9, floor = 0.1 }",
+            "learn.step.floor: unknown key",
             ErrorKind::Option,
         ),
         ("[learn.step]\nfrom = 1.0", "learn.step.schedule: is missing; there are constant", ErrorKind::Option),
@@ -379,14 +404,25 @@ fn circuits() -> impl Strategy<Value = CircuitSpec> {
 }
 
 fn learns() -> impl Strategy<Value = LearnSection> {
+    let lengths = || {
+        (0usize..4, 0.1..9e5).prop_map(|(unit, number)| match unit {
+            0 => Length::Updates(number),
+            1 => Length::Updates(number.ceil()),
+            2 => Length::Rows(number),
+            _ => Length::Epochs(number),
+        })
+    };
     let schedules = Union::new([
-        (1e-6..1.0).prop_map(|step| Schedule::Constant { step }).boxed(),
-        (0.1..1.0, 0.0..2.0, 0.1..9.0).prop_map(|(from, kappa, delay)| Schedule::Power { from, kappa, delay }).boxed(),
-        (0.1..1.0, 1u64..99).prop_map(|(from, horizon)| Schedule::Cosine { from, to: from / 3.0, horizon }).boxed(),
-        (0.1..1.0, 0u64..9, 1u64..99)
+        (1e-6..1.0).prop_map(Schedule::constant).boxed(),
+        (0.1..1.0, 0.0..2.0, lengths(), any::<bool>())
+            .prop_map(|(from, kappa, delay, floor)| {
+                Schedule::power(from, kappa, delay, if floor { from / 9.0 } else { 0.0 })
+            })
+            .boxed(),
+        (0.1..1.0, lengths()).prop_map(|(from, horizon)| Schedule::cosine(from, from / 3.0, horizon)).boxed(),
+        (0.1..1.0, option::of(lengths()), lengths())
             .prop_map(|(peak, warmup, decay)| {
-                let (to, stable) = (peak / 7.0, warmup);
-                Schedule::WarmupStableDecay { peak, to, warmup, stable, decay }
+                Schedule::warmup_stable_decay(peak, peak / 7.0, warmup.unwrap_or(Length::Updates(0.0)), decay, decay)
             })
             .boxed(),
     ]);
