@@ -161,6 +161,13 @@ impl Circuit {
         self.num_vars
     }
 
+    /// How often a row uses each state of the inputs on average: variables over param rows of inputs. A tied HMM of T
+    /// variables with K states has T/K, a hidden tree 1/K.
+    pub fn counts_per_row(&self) -> f64 {
+        let inputs = self.params().iter().filter(|block| matches!(block.kind, ParamKind::Input(_)));
+        self.num_vars as f64 / inputs.map(|block| block.units).sum::<usize>().max(1) as f64
+    }
+
     /// The nodes, children before parents, the root last.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes

@@ -75,12 +75,6 @@ async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
     check_end(spec, &mut Warnings)?;
     let inputs = Inputs::open(spec).await?;
     let optimizer = inputs.optimizer(spec)?;
-    let steps = optimizer.schedule().map(|(key, schedule)| {
-        let (pace, learn) = (inputs.pace(&optimizer), &spec.learn);
-        // How many updates fit into so many seconds nobody knows.
-        let updates = pace.updates_of_run(learn.epochs, learn.batches).filter(|_| learn.seconds.is_none());
-        Steps { key, schedule, updates_per_epoch: pace.updates_per_epoch(), updates }
-    });
     let first = match inputs.source {
         Source::Live(_) => None,
         _ => Some(inputs.sample(spec.batch.rows as u64).await?),
@@ -88,6 +82,13 @@ async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
     let mut progress = StructureProgress::default();
     let circuit = Arc::new(inputs.build_circuit(spec, &mut |share| progress.show(share)).await?);
     drop(progress);
+    let steps = optimizer.schedule().map(|(key, schedule)| {
+        let (pace, learn) = (inputs.pace(&optimizer), &spec.learn);
+        // How many updates fit into so many seconds nobody knows.
+        let updates = pace.updates_of_run(learn.epochs, learn.batches).filter(|_| learn.seconds.is_none());
+        let counts = pace.rows_per_update() * circuit.counts_per_row();
+        Steps { key, schedule, counts, updates_per_epoch: pace.updates_per_epoch(), updates }
+    });
     inputs.take_notes().iter().for_each(|text| note(format_args!("warning: {text}")));
     if let Some(batch) = &first {
         circuit.check_batch(batch)?;

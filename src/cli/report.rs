@@ -102,9 +102,10 @@ impl Report {
         rows.extend(
             started.shape.as_ref().map(|shape| ("rows", format!("{}, {}", describe_rows(shape), started.input))),
         );
+        let step = started.first_step.map_or(String::new(), |step| format!(", first step {step:.3}"));
         rows.extend([
             ("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))),
-            ("optimizer", started.optimizer.clone()),
+            ("optimizer", format!("{}{step}", started.optimizer)),
             ("answers", describe_answers(started.is_averaged).to_string()),
         ]);
         let why = started.device_note.as_ref().map_or(String::new(), |why| format!(" ({why})"));

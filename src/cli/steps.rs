@@ -10,6 +10,8 @@ pub(super) struct Steps {
     /// The option that holds the schedule: `step` or `rate`.
     pub key: &'static str,
     pub schedule: Schedule,
+    /// How often a batch uses each state of the inputs.
+    pub counts: f64,
     pub updates_per_epoch: Option<u64>,
     /// Updates until the run ends, where that is known.
     pub updates: Option<u64>,
@@ -21,6 +23,10 @@ impl Steps {
         let at = |step: f64, what: &str| format!("{} {what}", short(step));
         match self.schedule {
             Schedule::Constant { step } => at(step, "throughout"),
+            Schedule::Counts { .. } => {
+                let step = self.schedule.at(0, self.counts);
+                format!("{} throughout, by the {} times that a batch uses each state", short(step), short(self.counts))
+            }
             Schedule::Power { from, kappa, floor, .. } if kappa == 0.0 || floor == from => at(from, "throughout"),
             Schedule::Power { from, floor, .. } => {
                 let mut parts = vec![at(from, "at first")];
@@ -43,7 +49,7 @@ impl Steps {
                 let (warmup, stable) = (warmup.in_updates().unwrap_or(0.0), stable.in_updates().unwrap_or(0.0));
                 let mut text = String::new();
                 if warmup > 0.0 {
-                    let (first, flat) = (short(self.schedule.at(0)), warmup.ceil() as u64);
+                    let (first, flat) = (short(self.schedule.at(0, self.counts)), warmup.ceil() as u64);
                     text += &format!("{first} rising to {} at {}, ", short(peak), self.place(flat));
                 }
                 let flat = if text.is_empty() { short(peak) } else { "constant".to_string() };
@@ -65,8 +71,7 @@ impl Steps {
         updates.sort_unstable();
         updates.dedup();
         let epoch = |update: u64| self.updates_per_epoch.map(|updates| update as f64 / updates as f64);
-        let landmark =
-            |&update: &u64| json!({"update": update, "epoch": epoch(update), "step": self.schedule.at(update)});
+        let landmark = |&update: &u64| json!({"update": update, "epoch": epoch(update), "step": self.schedule.at(update, self.counts)});
         json!({
             "key": self.key,
             "updates_per_epoch": self.updates_per_epoch,
@@ -93,7 +98,7 @@ impl Steps {
     /// Updates of the run, and the step of its last one.
     fn last(&self) -> Option<(u64, f64)> {
         let updates = self.updates?;
-        Some((updates, self.schedule.at(updates.saturating_sub(1))))
+        Some((updates, self.schedule.at(updates.saturating_sub(1), self.counts)))
     }
 
     /// `update 940 (end of epoch 10)`.
@@ -129,13 +134,15 @@ mod tests {
 
     fn told(schedule: Schedule, updates_per_epoch: impl Into<Option<u64>>, updates: impl Into<Option<u64>>) -> String {
         let (updates_per_epoch, updates) = (updates_per_epoch.into(), updates.into());
-        Steps { key: "step", schedule, updates_per_epoch, updates }.describe()
+        Steps { key: "step", schedule, counts: 8.0, updates_per_epoch, updates }.describe()
     }
 
     #[test]
     fn a_schedule_is_told_with_its_landmarks_in_updates_and_epochs() {
         let power = Schedule::power(0.4, 0.5, 50, 0.05);
         assert_eq!(told(Schedule::constant(0.4), 50, 900), "0.4 throughout");
+        let by_counts = "0.198 throughout, by the 8 times that a batch uses each state";
+        assert_eq!(told(Schedule::counts(0.07, 0.4), 50, 900), by_counts);
         assert_eq!(told(Schedule::power(0.4, 0.0, 50, 0.0), 50, 900), "0.4 throughout");
         assert_eq!(told(power, None, None), "0.4 at first, 0.2 after 150 updates, never below 0.05");
         assert_eq!(
@@ -171,14 +178,14 @@ mod tests {
     #[test]
     fn landmarks_as_data_are_places_on_the_schedule() {
         let schedule = Schedule::cosine(0.4, 0.02, 940);
-        let steps = Steps { key: "rate", schedule, updates_per_epoch: Some(94), updates: Some(470) };
+        let steps = Steps { key: "rate", schedule, counts: 8.0, updates_per_epoch: Some(94), updates: Some(470) };
         let want = json!({
             "key": "rate",
             "updates_per_epoch": 94,
             "updates": 470,
             "landmarks": [
                 {"update": 0, "epoch": 0.0, "step": 0.4},
-                {"update": 470, "epoch": 5.0, "step": schedule.at(470)},
+                {"update": 470, "epoch": 5.0, "step": schedule.at(470, 8.0)},
                 {"update": 940, "epoch": 10.0, "step": 0.02},
             ],
         });

@@ -52,7 +52,7 @@ impl AdamSpec {
             first: backend.new_flows(FlowPrecision::Single)?,
             second: backend.new_flows(FlowPrecision::Single)?,
         };
-        self.average.around(Box::new(Windowed { rule, step: self.rate, window }))
+        self.average.around(Box::new(Windowed::new(rule, self.rate, window, backend.circuit())))
     }
 }
 

@@ -1,7 +1,9 @@
 //! Anemone: θ' ∝ (1−α)·TD(n)·θ + α·F(n,c), with momentum flows (Liu, Shao and Van den Broeck).
 //!
 //! It retains of each row as much as the *model* uses it, TD(n), where mini-batch EM retains as much as the *batch*
-//! used it. A node that the batch says nothing about therefore stays where it is. See docs/MATH.md, "Anemone".
+//! used it. A node that the batch says nothing about therefore stays where it is. By default it retains the larger of
+//! the two: a node that the batch uses far more than the model expects is not carried away by it either. See
+//! docs/MATH.md, "Anemone".
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,8 @@ use crate::backend::{Backend, RetainSource, RetainSources};
 use crate::circuit::Smoothing;
 use crate::error::Result;
 
-/// Options of anemone. The defaults are the paper's.
+/// Options of anemone. The defaults are those that need no tuning (docs/EXPERIMENTS.md); [`AnemoneSpec::paper`] are the
+/// paper's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AnemoneSpec {
@@ -35,18 +38,30 @@ pub struct AnemoneSpec {
 impl Default for AnemoneSpec {
     fn default() -> Self {
         Self {
-            step: Schedule::Constant { step: 0.4 },
-            momentum: 0.9,
+            step: Schedule::counts(0.07, 0.4),
+            momentum: 0.0,
             batches_per_update: 1,
             smoothing: Smoothing::default(),
-            retain: RetainSource::TopDown,
-            retain_inputs: RetainSource::TopDown,
+            retain: RetainSource::Larger,
+            retain_inputs: RetainSource::Larger,
             average: Averaging::on(),
         }
     }
 }
 
 impl AnemoneSpec {
+    /// The paper's options: α 0.4, β 0.9, top-down probabilities retained, and answers of the latest parameters.
+    pub fn paper() -> Self {
+        Self {
+            step: Schedule::constant(0.4),
+            momentum: 0.9,
+            retain: RetainSource::TopDown,
+            retain_inputs: RetainSource::TopDown,
+            average: Averaging::Off,
+            ..Self::default()
+        }
+    }
+
     /// Checks the options and allocates momentum flows.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         self.step.check(1.0)?;
@@ -54,7 +69,7 @@ impl AnemoneSpec {
         let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
         let sources = RetainSources { sums: self.retain, inputs: self.retain_inputs };
         let rule = Anemone { sources, smoothing: self.smoothing };
-        self.average.around(Box::new(Windowed { rule, step: self.step, window }))
+        self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit())))
     }
 }
 

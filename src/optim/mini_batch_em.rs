@@ -53,7 +53,7 @@ impl MiniBatchEmSpec {
         let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
         let sources = RetainSources { sums: self.retain, inputs: self.retain_inputs };
         let rule = MiniBatchEm { sources, smoothing: self.smoothing };
-        self.average.around(Box::new(Windowed { rule, step: self.step, window }))
+        self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit())))
     }
 }
 

@@ -18,6 +18,15 @@ pub enum Schedule {
         /// Its size.
         step: f64,
     },
+    /// min(most, factor·√c), where c is how often a batch uses each state of the inputs on average
+    /// ([`counts_per_row`](crate::circuit::Circuit::counts_per_row) times its rows). The less a batch says about a
+    /// state, the more of it is noise.
+    Counts {
+        /// The step where a state is used once.
+        factor: f64,
+        /// The largest step.
+        most: f64,
+    },
     /// max(floor, from·(1 + t/delay)^−κ): the Robbins–Monro shape, for streams without an end.
     Power {
         /// The first step.
@@ -77,6 +86,11 @@ impl Schedule {
         Self::Constant { step }
     }
 
+    /// min(most, factor·√c).
+    pub fn counts(factor: f64, most: f64) -> Self {
+        Self::Counts { factor, most }
+    }
+
     /// max(floor, from·(1 + t/delay)^−κ).
     pub fn power(from: f64, kappa: f64, delay: impl Into<Length>, floor: f64) -> Self {
         Self::Power { from, kappa, delay: delay.into(), floor }
@@ -98,12 +112,14 @@ impl Schedule {
         Self::WarmupStableDecay { peak, to, warmup: warmup.into(), stable: stable.into(), decay: decay.into() }
     }
 
-    /// The step after `updates` updates; no number if a length is not in updates, which optimizers refuse.
-    pub fn at(&self, updates: u64) -> f64 {
+    /// The step after `updates` updates from rows that use each state `counts` times; no number if a length is not in
+    /// updates, which optimizers refuse.
+    pub fn at(&self, updates: u64, counts: f64) -> f64 {
         let t = updates as f64;
         let in_updates = |length: Length| length.in_updates().unwrap_or(f64::NAN);
         match *self {
             Self::Constant { step } => step,
+            Self::Counts { factor, most } => (factor * counts.sqrt()).min(most),
             Self::Power { from, kappa, delay, floor } => {
                 let step = from * (1.0 + t / in_updates(delay)).powf(-kappa);
                 if step < floor { floor } else { step } // not `max`, which would hide what is no number
@@ -134,7 +150,7 @@ impl Schedule {
         let in_updates = |length: Length| length.in_updates().unwrap_or(f64::NAN);
         let mut landmarks = vec![0.0];
         match *self {
-            Self::Constant { .. } => {}
+            Self::Constant { .. } | Self::Counts { .. } => {}
             Self::Power { from, floor, .. } => {
                 landmarks.extend([from / 2.0, floor].into_iter().filter_map(|step| self.reaches(step)));
             }
@@ -170,7 +186,7 @@ impl Schedule {
     /// stays as it is.
     pub fn stretched(self, factor: f64) -> Self {
         match self {
-            Self::Constant { .. } | Self::Power { .. } => self,
+            Self::Constant { .. } | Self::Counts { .. } | Self::Power { .. } => self,
             Self::Cosine { .. } | Self::WarmupStableDecay { .. } => {
                 let mut stretched = self;
                 stretched.lengths_mut().into_iter().for_each(|(_, length)| *length = length.stretched(factor));
@@ -192,7 +208,7 @@ impl Schedule {
     /// Every length with its name.
     fn lengths_mut(&mut self) -> Vec<(&'static str, &mut Length)> {
         match self {
-            Self::Constant { .. } => Vec::new(),
+            Self::Constant { .. } | Self::Counts { .. } => Vec::new(),
             Self::Power { delay, .. } => vec![("delay", delay)],
             Self::Cosine { horizon, .. } => vec![("horizon", horizon)],
             Self::WarmupStableDecay { warmup, stable, decay, .. } => {
@@ -215,6 +231,10 @@ impl Schedule {
         };
         match *self {
             Self::Constant { step: value } => step("step", value)?,
+            Self::Counts { factor, most } => {
+                check_option(factor > 0.0 && factor.is_finite(), "factor", factor, "a positive number")?;
+                step("most", most)?;
+            }
             Self::Power { from, kappa, floor, .. } => {
                 step("from", from)?;
                 check_option(kappa >= 0.0 && kappa.is_finite(), "kappa", kappa, "a number, 0 or more")?;
@@ -253,22 +273,22 @@ mod tests {
     #[test]
     fn schedules_pass_through_their_landmarks() {
         let cosine = Schedule::cosine(0.8, 0.2, 100);
-        near(cosine.at(0), 0.8);
-        near(cosine.at(50), 0.5);
-        near(cosine.at(100), 0.2);
-        near(cosine.at(1_000_000), 0.2);
+        near(cosine.at(0, 1.0), 0.8);
+        near(cosine.at(50, 1.0), 0.5);
+        near(cosine.at(100, 1.0), 0.2);
+        near(cosine.at(1_000_000, 1.0), 0.2);
         assert_eq!(cosine.landmarks(), [0, 100]);
         let power = Schedule::power(0.9, 0.5, 1.0, 0.0);
-        near(power.at(0), 0.9);
-        near(power.at(3), 0.45);
+        near(power.at(0, 1.0), 0.9);
+        near(power.at(3, 1.0), 0.45);
         assert_eq!((power.landmarks(), power.halves_after()), (vec![0, 3], Some(3)));
         let wsd = Schedule::warmup_stable_decay(0.4, 0.1, 3, 5, 10);
-        near(wsd.at(0), 0.1);
-        near(wsd.at(3), 0.4);
-        near(wsd.at(8), 0.4);
-        near(wsd.at(13), 0.25);
-        near(wsd.at(18), 0.1);
-        near(wsd.at(u64::MAX), 0.1);
+        near(wsd.at(0, 1.0), 0.1);
+        near(wsd.at(3, 1.0), 0.4);
+        near(wsd.at(8, 1.0), 0.4);
+        near(wsd.at(13, 1.0), 0.25);
+        near(wsd.at(18, 1.0), 0.1);
+        near(wsd.at(u64::MAX, 1.0), 0.1);
         assert_eq!(wsd.landmarks(), [0, 3, 8, 18]);
         assert_eq!(Schedule::constant(0.4).landmarks(), [0]);
     }
@@ -278,12 +298,12 @@ mod tests {
         let (plain, floored) = (Schedule::power(0.8, 0.5, 2, 0.0), Schedule::power(0.8, 0.5, 2, 0.1));
         assert_eq!(floored.landmarks(), [0, 6, 126]); // 2·(2² − 1) and 2·(8² − 1)
         for t in 0..=126 {
-            assert_eq!(plain.at(t), floored.at(t));
+            assert_eq!(plain.at(t, 1.0), floored.at(t, 1.0));
         }
-        near(floored.at(126), 0.1);
-        assert_eq!(floored.at(127), 0.1);
-        assert_eq!(floored.at(u64::MAX), 0.1);
-        assert!(plain.at(127) < 0.1);
+        near(floored.at(126, 1.0), 0.1);
+        assert_eq!(floored.at(127, 1.0), 0.1);
+        assert_eq!(floored.at(u64::MAX, 1.0), 0.1);
+        assert!(plain.at(127, 1.0) < 0.1);
         // Never half of the first step; always the first step.
         assert_eq!(Schedule::power(0.8, 0.5, 2, 0.5).halves_after(), None);
         assert_eq!(Schedule::power(0.8, 0.0, 2, 0.0).landmarks(), [0]);
@@ -297,7 +317,7 @@ mod tests {
         for (schedule, factor) in [(cosine, 0.5), (cosine, 3.0), (wsd, 0.5), (wsd, 3.0)] {
             let other = schedule.stretched(factor);
             for t in (0..=120).step_by(10) {
-                let (here, there) = (schedule.at(t), other.at((t as f64 * factor) as u64));
+                let (here, there) = (schedule.at(t, 1.0), other.at((t as f64 * factor) as u64, 1.0));
                 assert!((here - there).abs() < 1e-12, "{schedule:?} at {t}: {here} is not {there}");
             }
         }
@@ -315,13 +335,13 @@ mod tests {
         let written = Schedule::warmup_stable_decay(0.4, 0.1, 7, Length::Rows(960.0), Length::Epochs(2.0));
         let pace = Pace::new(Some(1000), 96, true, 2);
         assert_eq!(written.resolved(&pace).unwrap(), Schedule::warmup_stable_decay(0.4, 0.1, 7, 5, 10));
-        assert!(written.at(50).is_nan(), "an epoch is not an update");
+        assert!(written.at(50, 1.0).is_nan(), "an epoch is not an update");
         let error = written.check(1.0).unwrap_err().to_string();
         assert!(error.starts_with("stable = \"960 rows\": must be in updates"), "{error}");
         for schedule in
             [Schedule::cosine(0.4, 0.1, Length::Epochs(1.0)), Schedule::power(0.4, 1.0, Length::Rows(1.0), 0.1)]
         {
-            assert!(schedule.at(0).is_nan() && schedule.at(9).is_nan(), "{schedule:?}");
+            assert!(schedule.at(0, 1.0).is_nan() && schedule.at(9, 1.0).is_nan(), "{schedule:?}");
             assert!(schedule.resolved(&pace).unwrap().check(1.0).is_ok());
         }
         let unknown = Pace::new(None, 96, true, 2);

@@ -33,7 +33,7 @@ impl SgdSpec {
         backend.circuit().require_weights_only()?;
         let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
         let rule = Sgd { top_down: backend.new_rows()? };
-        self.average.around(Box::new(Windowed { rule, step: self.rate, window }))
+        self.average.around(Box::new(Windowed::new(rule, self.rate, window, backend.circuit())))
     }
 }
 

@@ -45,7 +45,7 @@ impl StepwiseEmSpec {
         let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
         let rule =
             StepwiseEm { smoothing: self.smoothing, running_masses: backend.new_rows()?, masses: backend.new_rows()? };
-        self.average.around(Box::new(Windowed { rule, step: self.step, window }))
+        self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit())))
     }
 }
 

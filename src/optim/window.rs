@@ -17,6 +17,8 @@ pub(super) struct Window {
     pub gain: f64,
     /// Updates made before this one.
     pub updates: u64,
+    /// Weight of the rows that came in last.
+    pub weight: f64,
     /// Row masses of `flows`, where the last update left them, and a row buffer that an update may write to.
     masses: RowsId,
     spare: RowsId,
@@ -60,6 +62,8 @@ pub(super) struct FlowWindow {
     momentum: f64,
     /// T: how many windows the moving average holds.
     updates: u64,
+    /// Weight of the last complete window. Read at once, and so not saved.
+    weight: f64,
     /// Row masses of `flows`, where an EM rule is told from them; saved with `flows`, because they are not added up anew.
     masses: RowsId,
     spare: RowsId,
@@ -83,6 +87,7 @@ impl FlowWindow {
             batches_per_update,
             momentum,
             updates: 0,
+            weight: 0.0,
             masses,
             spare,
         })
@@ -115,6 +120,7 @@ impl FlowWindow {
             }
             backend.scale(self.flows, self.momentum)?; // Fm ← β·Fm
             let report = backend.add_flows(batch, (1.0 - self.momentum) / weight, self.flows)?; // + (1−β)·F
+            self.weight = weight;
             return Ok((report, true));
         };
         if self.pending_batches == 0 {
@@ -134,14 +140,15 @@ impl FlowWindow {
         };
         backend.scale(self.flows, self.momentum)?;
         backend.add_scaled(pending, (1.0 - self.momentum) / self.pending_weight, self.flows)?;
-        (self.pending_weight, self.pending_batches) = (0.0, 0);
+        (self.weight, self.pending_weight, self.pending_batches) = (self.pending_weight, 0.0, 0);
         Ok(true)
     }
 
     /// What an update is made from.
     pub fn read(&self) -> Window {
         let gain = 1.0 / (1.0 - self.momentum.powf(self.updates as f64 + 1.0)); // 1/(1−β^(T+1))
-        Window { flows: self.flows, gain, updates: self.updates, masses: self.masses, spare: self.spare }
+        let Self { flows, updates, weight, masses, spare, .. } = *self;
+        Window { flows, gain, updates, weight, masses, spare }
     }
 
     /// Notes that the update is made.

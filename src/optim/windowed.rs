@@ -4,6 +4,7 @@ use super::state::OptimizerState;
 use super::window::{FlowWindow, Retaining, Window};
 use super::{Optimizer, Schedule, StepReport};
 use crate::backend::{Backend, FlowsId, RowsId};
+use crate::circuit::Circuit;
 use crate::data::Batch;
 use crate::error::Result;
 
@@ -37,15 +38,28 @@ pub(super) struct Windowed<R> {
     pub rule: R,
     pub step: Schedule,
     pub window: FlowWindow,
+    /// How often a row uses each state of the circuit's inputs.
+    counts_per_row: f64,
+}
+
+impl<R> Windowed<R> {
+    pub fn new(rule: R, step: Schedule, window: FlowWindow, circuit: &Circuit) -> Self {
+        Self { rule, step, window, counts_per_row: circuit.counts_per_row() }
+    }
 }
 
 impl<R: Rule> Windowed<R> {
     fn update(&mut self, backend: &mut dyn Backend) -> Result<f64> {
         let window = self.window.read();
-        let step = self.step.at(window.updates);
+        let step = self.step_of(window.weight);
         self.rule.update(backend, window, step)?;
         self.window.updated();
         Ok(step)
+    }
+
+    /// The next step, from rows of this weight.
+    fn step_of(&self, weight: f64) -> f64 {
+        self.step.at(self.window.read().updates, weight * self.counts_per_row)
     }
 
     fn replace(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()> {
@@ -65,7 +79,7 @@ impl<R: Rule> Optimizer for Windowed<R> {
     }
 
     fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<StepReport> {
-        let step = self.step.at(self.window.read().updates);
+        let step = self.step_of(batch.total_weight());
         if self.window.is_one_batch()
             && let Some(rule) = self.rule.retaining(step)
         {

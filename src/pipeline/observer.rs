@@ -83,6 +83,9 @@ pub struct Started {
     pub parameters: u64,
     /// Which optimizer.
     pub optimizer: String,
+    /// The first step that it takes; `None` for full-batch EM.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_step: Option<f64>,
     /// Whether held-out rows, answers and saved models are those of averaged parameters.
     #[serde(default)]
     pub is_averaged: bool,

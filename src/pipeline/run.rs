@@ -395,6 +395,7 @@ impl<'a> Run<'a> {
             circuit: self.spec.circuit.model.name().to_string(),
             parameters: circuit.layout().num_values() as u64,
             optimizer: self.spec.learn.optimizer.name().to_string(),
+            first_step: self.first_step(),
             is_averaged: self.spec.learn.optimizer.average().is_on(),
             device: self.place.device.clone(),
             device_note: self.place.why.clone(),
@@ -402,6 +403,14 @@ impl<'a> Run<'a> {
             epochs: self.spec.learn.epochs,
             batches: self.spec.learn.batches,
         }
+    }
+
+    /// The step of an update from a whole batch, before any other.
+    fn first_step(&self) -> Option<f64> {
+        let optimizer = self.inputs.optimizer(self.spec).ok()?;
+        let rows = self.inputs.pace(&optimizer).rows_per_update();
+        let (_, schedule) = optimizer.schedule()?;
+        Some(schedule.at(0, rows * self.learner.circuit().counts_per_row()))
     }
 
     async fn until_the_end(mut self, name: &str, resumed_from: Option<PathBuf>) -> Result<Finished> {

@@ -153,7 +153,7 @@ impl<'a> Trainer<'a> {
     }
 
     fn step(&self, schedule: Schedule) -> f64 {
-        schedule.at(self.updates)
+        schedule.at(self.updates, self.weight * self.spec.circuit.counts_per_row())
     }
 
     /// Fm ← β·Fm + (1−β)·F, read as Fm/(1−β^(T+1)).

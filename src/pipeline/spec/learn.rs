@@ -42,8 +42,9 @@ pub(crate) const OPTIMIZERS: [&str; 6] = ["anemone", "full_batch_em", "mini_batc
 pub(crate) const LIMITS: [&str; 3] = ["epochs", "batches", "seconds"];
 
 /// Every schedule with its keys.
-pub(super) const SCHEDULES: [(&str, &[&str]); 4] = [
+pub(super) const SCHEDULES: [(&str, &[&str]); 5] = [
     ("constant", &["step"]),
+    ("counts", &["factor", "most"]),
     ("power", &["from", "kappa", "delay", "floor"]),
     ("cosine", &["from", "to", "horizon"]),
     ("warmup_stable_decay", &["peak", "to", "warmup", "stable", "decay"]),

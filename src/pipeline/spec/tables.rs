@@ -261,11 +261,13 @@ pub(super) const SCHEDULE: Table = Table {
     keys: &[
         key(
             "schedule",
-            Word(&["constant", "power", "cosine", "warmup_stable_decay"]),
+            Word(&["constant", "counts", "power", "cosine", "warmup_stable_decay"]),
             Required,
-            "How: not; `max(floor, from·(1 + t/delay)^−kappa)`; half a cosine; up, flat and down",
+            "Not; by counts; `max(floor, from·(1 + t/delay)^−kappa)`; half a cosine; up, flat and down",
         ),
         key("step", Other(STEP), Required, "The step, always"),
+        key("factor", Number("a positive number"), Required, "Times √(how often a batch uses each state) is the step"),
+        key("most", Other(STEP), Required, "The largest step"),
         key("from", Other(STEP), Required, "The first step"),
         key("to", Other(STEP), Required, "The last step, which then stays"),
         key("kappa", Number("a number, 0 or more"), Required, "The exponent"),
