@@ -129,7 +129,7 @@ fn one_update_of_each_em_rule_gives_the_references_parameters() {
                     step: constant(number(&anemone["alpha"])),
                     momentum: 0.0,
                     smoothing,
-                    ..Default::default()
+                    ..AnemoneSpec::paper()
                 }),
                 &anemone["params"],
             ),
@@ -151,7 +151,7 @@ fn anemone_with_momentum_follows_the_reference_over_three_batches() {
             step: constant(number(&wanted["alpha"])),
             momentum: number(&wanted["beta"]),
             smoothing: Smoothing::NONE,
-            ..Default::default()
+            ..AnemoneSpec::paper()
         });
         let (mut backend, mut optimizer) = start_with(&f.circuit, &f.params, &spec, &f.options);
         let batches = list(&wanted["batches"]);

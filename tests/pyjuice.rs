@@ -249,7 +249,7 @@ fn anemone(momentum: f64, batches_per_update: u64, epsilon: f64) -> OptimizerSpe
         momentum,
         batches_per_update,
         smoothing: Smoothing::Absolute(epsilon),
-        ..Default::default()
+        ..AnemoneSpec::paper()
     })
 }
 

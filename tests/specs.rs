@@ -142,10 +142,16 @@ fn the_name_of_an_optimizer_alone_means_its_defaults() {
 }
 
 #[test]
-fn the_defaults_of_anemone_are_the_papers() {
-    let written = json!({"optimizer": "anemone", "step": {"schedule": "constant", "step": 0.4}, "momentum": 0.9,
-                         "batches_per_update": 1, "smoothing": {"relative": 1e-6}});
+fn the_defaults_of_anemone_and_the_papers_options_are_written_out() {
+    let average = json!({"window": 8.0, "every": 8, "cap": 10_000, "reset": 6.0});
+    let written = json!({"optimizer": "anemone", "step": {"schedule": "counts", "factor": 0.07, "most": 0.4},
+                         "momentum": 0.0, "batches_per_update": 1, "smoothing": {"relative": 1e-6},
+                         "retain": "larger", "retain_inputs": "larger", "average": average});
     is_written(&OptimizerSpec::Anemone(AnemoneSpec::default()), &written);
+    let written = json!({"optimizer": "anemone", "step": {"schedule": "constant", "step": 0.4}, "momentum": 0.9,
+                         "batches_per_update": 1, "smoothing": {"relative": 1e-6}, "retain": "top-down",
+                         "retain_inputs": "top-down", "average": false});
+    is_written(&OptimizerSpec::Anemone(AnemoneSpec::paper()), &written);
 }
 
 #[test]

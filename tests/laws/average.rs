@@ -1,6 +1,6 @@
 //! Averaged parameters: what they are the average of, whoever looks, whenever it stops, on any number of threads.
 
-use anemone::optim::{AverageSpec, Averaging};
+use anemone::optim::AverageSpec;
 
 use super::fused::{wordy, zipf};
 use super::*;

@@ -28,7 +28,8 @@ use anemone::circuit::{
 };
 use anemone::data::{Batch, Column};
 use anemone::optim::{
-    AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
+    AdamSpec, AnemoneSpec, Averaging, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec,
+    StepwiseEmSpec,
 };
 use anemone::rng::Rng;
 use anemone::structure::{HcltOptions, Tying, hmm, monarch_hmm};
@@ -46,7 +47,13 @@ fn constant(step: f64) -> Schedule {
 }
 
 fn anemone(step: f64, momentum: f64, smoothing: Smoothing) -> OptimizerSpec {
-    OptimizerSpec::Anemone(AnemoneSpec { step: constant(step), momentum, smoothing, ..Default::default() })
+    OptimizerSpec::Anemone(AnemoneSpec {
+        step: constant(step),
+        momentum,
+        smoothing,
+        average: Averaging::on(),
+        ..AnemoneSpec::paper()
+    })
 }
 
 /// Anemone that retains the larger of top-down probabilities and flows.
