@@ -9,7 +9,7 @@ use super::output::{counted, note, say, say_json, table, thousands};
 use crate::backend::TrainingPrecision;
 use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
-use crate::pipeline::observer::{EpochEnd, Event, Finished, Started, StepLine, Validated};
+use crate::pipeline::observer::{EpochEnd, Event, Finished, Start, StartKind, Started, StepLine, Validated};
 use crate::source::{ColumnInfo, Reading};
 
 /// How a run is shown.
@@ -102,10 +102,9 @@ impl Report {
         rows.extend(
             started.shape.as_ref().map(|shape| ("rows", format!("{}, {}", describe_rows(shape), started.input))),
         );
-        rows.extend([
-            ("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))),
-            ("optimizer", started.optimizer.clone()),
-        ]);
+        rows.push(("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))));
+        rows.extend(started.start.map(|start| ("start", describe_start(start))));
+        rows.push(("optimizer", started.optimizer.clone()));
         let why = started.device_note.as_ref().map_or(String::new(), |why| format!(" ({why})"));
         rows.push(("device", format!("{}{why}", started.device)));
         if started.precision != TrainingPrecision::F32 {
@@ -217,6 +216,18 @@ pub(super) fn describe_columns(columns: &Reading) -> String {
     match &columns.left_out[..] {
         [] => list(&columns.read),
         left_out => format!("{}; left out: {}", list(&columns.read), list(left_out)),
+    }
+}
+
+/// What parameters start from.
+pub(super) fn describe_start(start: Start) -> String {
+    let rows = counted(start.rows, "row", "rows");
+    match start.from {
+        StartKind::Noise => "noise".to_string(),
+        StartKind::Rows => rows,
+        StartKind::Clusters => format!("clusters of {rows}"),
+        StartKind::Densities => format!("noise, densities from {rows}"),
+        StartKind::File => "as the circuit's file says".to_string(),
     }
 }
 
