@@ -180,9 +180,13 @@ fn another_optimizer_is_one_flag_away_and_the_note_says_what_stays() {
 fn check_says_what_would_happen_and_leaves_nothing() {
     let folder = folder();
     let table = printed(folder.path(), &["check", "p.toml"]);
-    for words in
-        ["600 rows per epoch", "rows of 8 variables, 5 categories", "hmm", "anemone, for 3 epochs", "activations"]
-    {
+    for words in [
+        "600 rows per epoch",
+        "rows of 8 variables, 5 categories",
+        "start        600 rows",
+        "anemone, for 3 epochs",
+        "activations",
+    ] {
         assert!(table.contains(words), "no `{words}` in:\n{table}");
     }
     let one = ["learn.seconds=1", "checkpoint.every_batches=1", "checkpoint.every_seconds=1"];

@@ -163,6 +163,42 @@ fn densities_start_from_the_first_rows_of_a_live_stream_and_learn_from_them_too(
     assert!(runs[0] > truth - 0.5, "{} where the truth is {truth}", runs[0]);
 }
 
+#[test]
+fn a_sequence_starts_from_the_first_batch_of_a_live_stream_and_a_check_uses_up_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = Rng::new(5);
+    let names: Vec<String> = (0..6).map(|var| format!("x{var}")).collect();
+    let column = |values: &mut Rng| Arc::new(UInt8Array::from_iter_values((0..600).map(|_| values.below(4) as u8)));
+    let rows = table(names.iter().map(|name| (name.as_str(), column(&mut rng) as ArrayRef)).collect());
+    let stream = |batches: usize| {
+        let mut stream = Vec::new();
+        let mut writer = StreamWriter::try_new(&mut stream, &rows.schema()).unwrap();
+        (0..batches).for_each(|at| writer.write(&rows.slice(at * 100, 100)).unwrap());
+        writer.finish().unwrap();
+        drop(writer);
+        stream
+    };
+    let text = "[source]\nfiles = '-'\n[decode]\nkind = 'rows'\ncats = 4\n[batch]\nrows = 64\n\
+        [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\nepochs = 1\n";
+    std::fs::write(dir.path().join("live.toml"), text).unwrap();
+    let runs = [("a", "1"), ("b", "2")].map(|(out, threads)| {
+        let args = ["train", "live.toml", "--out", out, "--threads", threads, "--json"];
+        let events = events(&with_input(dir.path(), &args, stream(6)));
+        let start = serde_json::json!({"from": "rows", "rows": 64});
+        assert_eq!(event(&events, "started")["start"], start, "one batch is waited for, and no more");
+        let finished = event(&events, "finished").clone();
+        assert_eq!(finished["rows"], 600, "rows that were looked at are learned from, once");
+        finished["prequential_ll"].as_f64().unwrap()
+    });
+    assert_eq!(runs[0], runs[1], "the same start on any number of threads");
+    let found = &events(&with_input(dir.path(), &["check", "live.toml", "--json"], stream(0)))[0];
+    assert_eq!(found["start"], Value::Null);
+    assert_eq!(
+        (&found["resolved"]["circuit"]["start"], &found["resolved"]["circuit"]["perturbation"]),
+        (&"rows".into(), &8.0.into())
+    );
+}
+
 fn mixed() -> RecordBatch {
     let numbers: Vec<i64> = (0..64).collect();
     table(vec![

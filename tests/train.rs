@@ -154,7 +154,7 @@ fn a_run_that_was_stopped_goes_on_to_the_same_bits_on_any_number_of_threads() {
         (run.stop_at, run.resume, run.threads) = (None, true, 1);
         let (finished, events) = run.go(SYNTHETIC);
         assert_eq!(finished.unwrap().step, 120);
-        assert!(matches!(&events[0], Event::Started(started) if started.step == stop_at));
+        assert!(matches!(&events[0], Event::Started(started) if started.step == stop_at && started.start.is_none()));
         assert_same_bits(&run.last(), &expected);
         // No step twice in the metrics, though the stretches overlap on disk.
         let steps: Vec<u64> =
@@ -213,6 +213,7 @@ fn a_run_is_not_resumed_on_something_else_unless_told_so() {
     let others = [
         (seed.clone(), "the data"),
         (SYNTHETIC.replace("latents = 4", "latents = 5"), "the circuit"),
+        (SYNTHETIC.replace("latents = 4", "latents = 4\nstart = 'noise'"), "the circuit"),
         (SYNTHETIC.replace("[learn]\n", "[learn]\noptimizer = 'adam'\n"), "the optimizer"),
         (SYNTHETIC.replace("[batch]\nrows = 32", "[batch]\nrows = 31"), "the batches"),
     ];
@@ -227,6 +228,23 @@ fn a_run_is_not_resumed_on_something_else_unless_told_so() {
     assert_eq!(finished.unwrap().step, 120);
     let warned = |word: &str| events.iter().any(|event| matches!(event, Event::Warning(text) if text.contains(word)));
     assert!(warned("the data") && !warned("--force-resume"), "{events:?}");
+}
+
+#[test]
+fn a_run_that_began_when_noise_was_the_only_start_is_resumed_from_noise_by_name() {
+    let noise = SYNTHETIC.replace("latents = 4", "latents = 4\nstart = 'noise'");
+    let mut run = Run::new();
+    run.stop_at = Some(30);
+    run.go(&noise).0.unwrap();
+    // What version 0.1.0 wrote for the same pipeline, before it knew of starts; nor did its pipeline name one.
+    let then = "c131b01409a3ad6ad0a82c097c4075ff5c68792a3950d2a2b09289706544df61";
+    assert_eq!(run.last().meta.identity.circuit, then);
+    let resolved = run.out.path().join("run/resolved.toml");
+    assert!(fs::read_to_string(&resolved).unwrap().contains("start = \"noise\"\n"));
+    (run.stop_at, run.resume) = (None, true);
+    run.go(&noise).0.unwrap();
+    assert_eq!(run.last().meta.identity.circuit, then);
+    assert!(fs::read_to_string(&resolved).unwrap().contains("start = \"noise\"\n"));
 }
 
 #[test]

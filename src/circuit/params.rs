@@ -112,6 +112,34 @@ impl Params {
         Ok(())
     }
 
+    /// Multiplies every row of a block of weights or of a table, and normalises it: θ'[n, c] ∝ θ[n, c]·factors[c].
+    /// Nothing becomes zero that was none.
+    pub(crate) fn reweigh(&mut self, param: ParamId, factors: &[f64]) -> Result<()> {
+        let block = self.layout.block(param);
+        let (units, per_row) = (block.units(), block.values_per_row);
+        if factors.len() != per_row {
+            return Err(Error::state(format!(
+                "parameter block {param}: {} factors where {per_row} belong",
+                factors.len()
+            )));
+        }
+        let values = &mut self.values[block.values.clone()];
+        // As they lie: row by row would jump through a large table.
+        let at_of =
+            |at: usize| if block.unit_fastest { (at % units, at / units) } else { (at / per_row, at % per_row) };
+        let mut totals = vec![0.0f64; units];
+        for (at, &value) in values.iter().enumerate() {
+            let (unit, column) = at_of(at);
+            totals[unit] += f64::from(value) * factors[column];
+        }
+        for (at, value) in values.iter_mut().enumerate() {
+            let (unit, column) = at_of(at);
+            let share = f64::from(*value) * factors[column] / totals[unit];
+            *value = if share > 0.0 { (share as f32).max(f32::MIN_POSITIVE) } else { 0.0 };
+        }
+        Ok(())
+    }
+
     /// The flat buffer.
     pub fn values(&self) -> &[f32] {
         &self.values

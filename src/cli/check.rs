@@ -10,14 +10,14 @@ use serde_json::json;
 
 use super::output::{Outcome, counted, describe_answers, note, say, say_json, table, thousands};
 use super::pipeline_args::{PipelineArgs, Understood};
-use super::report::{StructureProgress, describe_columns, describe_rows};
+use super::report::{StructureProgress, describe_columns, describe_rows, describe_start};
 use super::runtime;
 use super::steps::Steps;
 use super::train::MachineArgs;
-use crate::circuit::Circuit;
+use crate::circuit::{Circuit, Params};
 use crate::error::Result;
 use crate::pipeline::model::{MemoryEstimate, estimate};
-use crate::pipeline::observer::{Event, Observer};
+use crate::pipeline::observer::{Event, Observer, Start};
 use crate::pipeline::prepare::{Inputs, Machine};
 use crate::pipeline::run::check_end;
 use crate::pipeline::spec::{PipelineSpec, show_size};
@@ -66,6 +66,8 @@ struct Found {
     circuit: Arc<Circuit>,
     /// Rows of the first batch; `None` where looking at it would use it up.
     first_batch: Option<usize>,
+    /// What parameters would start from; `None` where that would use up rows.
+    start: Option<Start>,
     memory: MemoryEstimate,
     /// How large steps will be; full-batch EM has none.
     steps: Option<Steps>,
@@ -95,8 +97,13 @@ async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
     }
     let budget = machine.memory_budget() as u64;
     let memory = estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory);
-    inputs.build_learner(spec, &circuit, machine, None).await?;
-    Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, memory, steps })
+    // Rows of a live stream come once, and a check that waits for them uses them up: noise has the same size.
+    let noise = match inputs.source {
+        Source::Live(_) => Some(Params::random(&circuit, spec.circuit.seed, spec.circuit.perturbation)?),
+        _ => None,
+    };
+    let start = inputs.build_learner(spec, &circuit, machine, noise.as_ref()).await?.start;
+    Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, start, memory, steps })
 }
 
 impl Found {
@@ -137,6 +144,7 @@ impl Found {
                     thousands(layout.blocks().len() as u64)
                 ),
             ),
+            ("start", self.start.map_or_else(|| "not looked for in a live stream".to_string(), describe_start)),
             ("optimizer", format!("{}, {}", spec.learn.optimizer.name(), describe_limits(spec))),
             ("answers", describe_answers(spec.learn.optimizer.average().is_on()).to_string()),
         ]);
@@ -185,6 +193,7 @@ impl Found {
                 "parameters": layout.num_values(),
                 "blocks": layout.blocks().len(),
             },
+            "start": self.start,
             "optimizer": spec.learn.optimizer,
             "schedule": self.steps.as_ref().map(Steps::to_json),
             "memory": self.memory,

@@ -9,7 +9,7 @@ use super::output::{counted, describe_answers, note, say, say_json, table, thous
 use crate::backend::TrainingPrecision;
 use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
-use crate::pipeline::observer::{EpochEnd, Event, Finished, Started, StepLine, Validated};
+use crate::pipeline::observer::{EpochEnd, Event, Finished, Start, StartKind, Started, StepLine, Validated};
 use crate::source::{ColumnInfo, Reading};
 
 /// How a run is shown.
@@ -103,8 +103,9 @@ impl Report {
             started.shape.as_ref().map(|shape| ("rows", format!("{}, {}", describe_rows(shape), started.input))),
         );
         let step = started.first_step.map_or(String::new(), |step| format!(", first step {step:.3}"));
+        rows.push(("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))));
+        rows.extend(started.start.map(|start| ("start", describe_start(start))));
         rows.extend([
-            ("circuit", format!("{}, {} parameters", started.circuit, thousands(started.parameters))),
             ("optimizer", format!("{}{step}", started.optimizer)),
             ("answers", describe_answers(started.is_averaged).to_string()),
         ]);
@@ -219,6 +220,18 @@ pub(super) fn describe_columns(columns: &Reading) -> String {
     match &columns.left_out[..] {
         [] => list(&columns.read),
         left_out => format!("{}; left out: {}", list(&columns.read), list(left_out)),
+    }
+}
+
+/// What parameters start from.
+pub(super) fn describe_start(start: Start) -> String {
+    let rows = counted(start.rows, "row", "rows");
+    match start.from {
+        StartKind::Noise => "noise".to_string(),
+        StartKind::Rows => rows,
+        StartKind::Clusters => format!("clusters of {rows}"),
+        StartKind::Densities => format!("noise, densities from {rows}"),
+        StartKind::File => "as the circuit's file says".to_string(),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::circuit::Circuit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::evaluate::evaluate;
 use crate::pipeline::observer::{Event, Observer};
-use crate::pipeline::prepare::{HeldOut, Inputs, Machine};
+use crate::pipeline::prepare::{Built, HeldOut, Inputs, Machine};
 use crate::pipeline::run::{TrainOptions, train_on};
 use crate::pipeline::spec::{PipelineSpec, inline};
 use crate::pipeline::stop::Stop;
@@ -299,7 +299,7 @@ impl Running<'_> {
         inputs.batch.seed = seed;
         let mut seen = |share| audience.event(&Event::Structure { share });
         let circuit = Arc::new(inputs.build_circuit(&shared, &mut seen).await?);
-        let (mut placed, _) = inputs.build_learner(&shared, &circuit, &self.options.machine, None).await?;
+        let Built { mut placed, .. } = inputs.build_learner(&shared, &circuit, &self.options.machine, None).await?;
         let mut point = Point::default();
         if let Some(valid) = &inputs.valid {
             let score = async |batch| placed.backend.log_likelihoods(&batch);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use super::observer::{Start, StartKind};
 use super::spec::{CircuitSpec, InputKind, ModelSpec, PdSpec, StartSpec, TyingSpec, expand_path};
 use crate::backend::cpu::bytes_per_row;
 use crate::circuit::distribution::STD_BOUNDS;
@@ -18,9 +19,9 @@ use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::optim::OptimizerSpec;
 use crate::structure::{
-    Clusters, HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Spread, Spreads, Tree, Tying, factor_latents,
-    has_densities, hclt, hmm_of, monarch_hmm, mutual_information_telling, pd, pdhclt_telling, rat_spn, start_densities,
-    start_from_rows,
+    Clusters, HcltOptions, MutualInformation, PdOptions, ROWS_OF_A_START, RatSpnOptions, Spread, Spreads, Tree, Tying,
+    factor_latents, has_densities, hclt, hmm_of, monarch_hmm, mutual_information_telling, pd, pdhclt_telling, rat_spn,
+    start_densities, start_from_clusters, start_from_rows, start_sequence,
 };
 
 /// How deep a RAT-SPN is where nothing is said and there are variables enough.
@@ -104,20 +105,38 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>, tell: &(d
     }
 }
 
-/// Whether parameters start from rows: components of a mixture that start from chance alone are soon one, and densities
-/// have to start where the data is.
-pub fn starts_from_sample(spec: &CircuitSpec, circuit: &Circuit) -> bool {
-    spec.start == StartSpec::Rows || starts_from_clusters(spec) || has_densities(circuit)
+/// What parameters start from, with how many rows of the stream are looked at for it at the most.
+pub fn start_of(spec: &CircuitSpec, circuit: &Circuit) -> Start {
+    let from = match spec.start {
+        None => StartKind::File,
+        Some(_) if starts_from_clusters(spec) => StartKind::Clusters,
+        Some(StartSpec::Rows) => StartKind::Rows,
+        Some(StartSpec::Noise) if has_densities(circuit) => StartKind::Densities,
+        Some(StartSpec::Noise) => StartKind::Noise,
+    };
+    let rows = match from {
+        StartKind::Noise => 0,
+        StartKind::Rows if !has_densities(circuit) => spec.structure_rows.min(ROWS_OF_A_START as u64),
+        StartKind::File if !has_densities(circuit) => 0,
+        _ => spec.structure_rows,
+    };
+    Start { from, rows }
 }
 
+/// Returns true if rows make a start better, and the circuit can do without: not components, and not densities.
+pub fn can_start_without(spec: &CircuitSpec, circuit: &Circuit) -> bool {
+    start_of(spec, circuit).from == StartKind::Rows && !has_densities(circuit)
+}
+
+/// Components of a mixture that start from chance alone are soon one, so that they start from clusters whatever their
+/// states start from.
 fn starts_from_clusters(spec: &CircuitSpec) -> bool {
-    spec.start == StartSpec::Noise
-        && matches!(spec.model, ModelSpec::Hclt { components: 2.., tie_inputs: false, .. })
+    matches!(spec.model, ModelSpec::Hclt { components: 2.., tie_inputs: false, .. })
         && matches!(spec.input, None | Some(InputKind::Categorical))
 }
 
-/// The parameters to start from: those of the circuit's file; or random ones, moved to clusters of `sample` where these
-/// are components of a mixture over categories, and to rows of it where inputs are densities.
+/// The parameters to start from: those of the circuit's file; or random ones, moved to rows of `sample` as
+/// [`start_of`] says.
 pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit, sample: Option<&Batch>) -> Result<Params> {
     if let ModelSpec::File { path } = &spec.model {
         let (_, params) = json::load(Path::new(&expand_path(path)?))?;
@@ -127,19 +146,25 @@ pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit, sample: Option<&Bat
         }
     }
     let mut params = Params::random(circuit, spec.seed, spec.perturbation).map_err(|e| e.at("circuit"))?;
-    if let (ModelSpec::Hclt { components, .. }, Some(sample)) =
-        (&spec.model, sample.filter(|_| starts_from_clusters(spec)))
-        && let Some(cats) = input_categories(circuit)
-    {
-        let clusters = Clusters::of_rows(sample, cats, *components, spec.seed).map_err(|e| e.at("circuit"))?;
+    let Some(sample) = sample else { return Ok(params) };
+    let clusters = match (&spec.model, input_categories(circuit)) {
+        (ModelSpec::Hclt { components, .. }, Some(cats)) if starts_from_clusters(spec) => {
+            Some(Clusters::of_rows(sample, cats, *components, spec.seed).map_err(|e| e.at("circuit"))?)
+        }
+        _ => None,
+    };
+    if let Some(clusters) = &clusters {
         clusters.move_start(circuit, &mut params)?;
     }
-    if let Some(sample) = sample {
-        if spec.start == StartSpec::Rows {
-            start_from_rows(circuit, sample, spec.seed, &mut params)?;
+    match (spec.start, clusters) {
+        (Some(StartSpec::Rows), Some(clusters)) => {
+            start_from_clusters(circuit, sample, &clusters, spec.seed, &mut params)?;
         }
-        start_densities(circuit, sample, spec.seed, &mut params)?;
+        (Some(StartSpec::Rows), None) if spec.model.is_sequence() => start_sequence(circuit, sample, &mut params)?,
+        (Some(StartSpec::Rows), None) => start_from_rows(circuit, sample, spec.seed, &mut params)?,
+        (Some(StartSpec::Noise) | None, _) => {}
     }
+    start_densities(circuit, sample, spec.seed, &mut params)?;
     Ok(params)
 }
 
@@ -349,28 +374,74 @@ mod tests {
     }
 
     #[test]
-    fn components_over_categories_and_densities_start_from_the_sample_and_nothing_else_does() {
+    fn the_start_is_what_the_pipeline_says_from_as_many_rows_as_it_says() {
         let (line, sample) = (shape(6, ValueKind::Categories(4), None), rows(6, 4));
-        for (text, moved) in [
-            ("components = 3", true),
-            ("components = 3\ninput = \"categorical\"", true),
-            ("components = 1", false),
-            ("components = 3\ntie_inputs = true", false),
-            ("components = 3\nstart = \"rows\"", true),
-            ("start = \"rows\"", true),
-            ("components = 3\ninput = \"discrete-logistic\"", true),
+        use StartKind::{Clusters, Densities, Noise, Rows};
+        for (text, from, looked_at) in [
+            ("model = \"hclt\"", Rows, 1024),
+            ("model = \"hclt\"\nstructure_rows = 100", Rows, 100),
+            ("model = \"hclt\"\nstart = \"noise\"", Noise, 0),
+            ("model = \"hclt\"\ncomponents = 3", Clusters, 20_000),
+            ("model = \"hclt\"\ncomponents = 3\nstart = \"noise\"", Clusters, 20_000),
+            ("model = \"hclt\"\ncomponents = 3\ninput = \"categorical\"", Clusters, 20_000),
+            ("model = \"hclt\"\ncomponents = 3\ntie_inputs = true", Rows, 1024),
+            ("model = \"hclt\"\ncomponents = 3\ntie_inputs = true\nstart = \"noise\"", Noise, 0),
+            ("model = \"hclt\"\ninput = \"discrete-logistic\"", Rows, 20_000),
+            ("model = \"hclt\"\ncomponents = 3\ninput = \"discrete-logistic\"\nstart = \"noise\"", Densities, 20_000),
+            ("model = \"hmm\"", Rows, 1024),
+            ("model = \"hmm\"\ntying = \"inhomogeneous\"", Rows, 1024),
+            ("model = \"hmm\"\nstart = \"noise\"", Noise, 0),
+            ("model = \"hmm\"\ninput = \"discrete-logistic\"", Rows, 20_000),
+            ("model = \"monarch-hmm\"\nfactors = [2, 2]", Rows, 1024),
+            ("model = \"pd\"\nstart = \"rows\"", Rows, 1024),
+            ("model = \"rat-spn\"", Noise, 0),
         ] {
-            let spec = spec(&format!("model = \"hclt\"\nlatents = 2\n{text}"));
+            let latents = if text.contains("factors") { "" } else { "latents = 2" };
+            let spec = spec(&format!("{text}\n{latents}"));
             let circuit = build_circuit(&spec, &line, Some(&sample), &|_| ()).unwrap();
             let chance = Params::random(&circuit, spec.seed, spec.perturbation).unwrap();
             let start = initial_params(&spec, &circuit, Some(&sample)).unwrap();
             start.check(&circuit).unwrap();
-            assert_eq!((starts_from_sample(&spec, &circuit), start != chance), (moved, moved), "{text}");
+            assert_eq!(start_of(&spec, &circuit), Start { from, rows: looked_at }, "{text}");
+            assert_eq!(start != chance, from != Noise, "{text}");
         }
-        let many = spec("model = \"hclt\"\nlatents = 2\ncomponents = 41");
-        let circuit = build_circuit(&many, &line, Some(&sample), &|_| ()).unwrap();
-        let error = initial_params(&many, &circuit, Some(&sample)).unwrap_err().to_string();
-        assert!(error.starts_with("circuit") && error.contains("components = 41: more than the 40 rows"), "{error}");
+        for start in ["rows", "noise"] {
+            let many = spec(&format!("model = \"hclt\"\nlatents = 2\ncomponents = 41\nstart = \"{start}\""));
+            let circuit = build_circuit(&many, &line, Some(&sample), &|_| ()).unwrap();
+            let error = initial_params(&many, &circuit, Some(&sample)).unwrap_err().to_string();
+            assert!(
+                error.starts_with("circuit") && error.contains("components = 41: more than the 40 rows"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn components_that_start_from_rows_are_weighed_by_their_clusters_too() {
+        let (line, sample) = (shape(6, ValueKind::Categories(4), None), rows(6, 4));
+        let text = "model = \"hclt\"\nlatents = 2\ncomponents = 3";
+        let (by_rows, by_noise) = (spec(text), spec(&format!("{text}\nstart = \"noise\"")));
+        let circuit = build_circuit(&by_rows, &line, Some(&sample), &|_| ()).unwrap();
+        let [a, b] = [by_rows, by_noise].map(|spec| initial_params(&spec, &circuit, Some(&sample)).unwrap());
+        let root = circuit.param_ids().find(|&id| circuit.layout().block(id).units() == 1).unwrap();
+        assert_eq!(a.row(root, 0), b.row(root, 0));
+        assert_ne!(a, b);
+    }
+
+    #[test]
+    fn a_start_from_rows_is_the_same_on_any_number_of_threads() {
+        let (line, sample) = (shape(6, ValueKind::Categories(4), None), rows(6, 4));
+        for text in ["model = \"hmm\"", "model = \"hclt\"", "model = \"hclt\"\ncomponents = 3"] {
+            let spec = spec(&format!("{text}\nlatents = 3"));
+            let starts = [1, 3].map(|threads| {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| {
+                    let circuit = build_circuit(&spec, &line, Some(&sample), &|_| ()).unwrap();
+                    initial_params(&spec, &circuit, Some(&sample)).unwrap()
+                })
+            });
+            assert_eq!(starts[0], starts[1], "{text}");
+        }
     }
 
     #[test]

@@ -81,6 +81,9 @@ pub struct Started {
     pub circuit: String,
     /// Numbers that are learned.
     pub parameters: u64,
+    /// What they start from; `None` if the run goes on from a checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start: Option<Start>,
     /// Which optimizer.
     pub optimizer: String,
     /// The first step that it takes; `None` for full-batch EM.
@@ -102,6 +105,31 @@ pub struct Started {
     pub epochs: Option<u64>,
     /// Batches to learn from, over all resumptions.
     pub batches: Option<u64>,
+}
+
+/// What parameters start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Start {
+    /// The way.
+    pub from: StartKind,
+    /// Rows of the stream that are looked at for it.
+    pub rows: u64,
+}
+
+/// A way to start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StartKind {
+    /// Chance alone.
+    Noise,
+    /// Rows.
+    Rows,
+    /// Clusters of rows, one for every component of a mixture.
+    Clusters,
+    /// Chance, and rows for inputs that are densities.
+    Densities,
+    /// The circuit's file, or chance where it has no parameters.
+    File,
 }
 
 /// A batch that was learned from: a line of `metrics.jsonl`.

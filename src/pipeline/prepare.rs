@@ -14,20 +14,22 @@ use serde_json::json;
 use super::detached::detached;
 pub use super::machine::{Machine, Placed};
 use super::model::{
-    MemoryEstimate, build_circuit, estimate, initial_params, input_kind, learns_structure, needs_sample,
-    starts_from_sample,
+    MemoryEstimate, build_circuit, can_start_without, estimate, initial_params, input_kind, learns_structure,
+    needs_sample, start_of,
 };
+use super::observer::{Start, StartKind};
 use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{
-    DEFAULT_HELD_OUT, DecodeSpec, Format, InputKind, ModelSpec, PipelineSpec, SourceSpec, ValidateSpec, expand_path,
-    show_size,
+    DEFAULT_HELD_OUT, DecodeSpec, Format, InputKind, ModelSpec, PipelineSpec, SourceSpec, StartSpec, ValidateSpec,
+    expand_path, show_size,
 };
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
+use crate::backend::Backend;
 use crate::batcher::{BadPolicy, BatchSpec, OnBad};
 use crate::circuit::{Circuit, Params};
 use crate::data::{Batch, Cursor, Digest, Item};
 use crate::decode::{Decoder, ValueKind};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::files::read_regular;
 use crate::learner::Identity;
 use crate::optim::{Optimizer, OptimizerSpec, Pace};
@@ -124,6 +126,16 @@ impl HeldOut {
     }
 }
 
+/// A circuit on a device, and what moves its parameters.
+pub struct Built {
+    /// The circuit.
+    pub placed: Placed,
+    /// Its optimizer.
+    pub optimizer: Box<dyn Optimizer>,
+    /// What its parameters start from; `None` if they were given.
+    pub start: Option<Start>,
+}
+
 impl Inputs {
     /// Opens everything that a pipeline names.
     pub async fn open(spec: &PipelineSpec) -> Result<Self> {
@@ -191,8 +203,11 @@ impl Inputs {
 
     /// What a run must share with a checkpoint to go on from it.
     pub fn identity(&self, spec: &PipelineSpec) -> Result<Identity> {
-        let mut circuit =
-            Digest::new().part(json!(spec.circuit).to_string()).part(json!(self.decoder.shape()).to_string());
+        let mut written = json!(spec.circuit);
+        if let (Some(StartSpec::Noise), Some(keys)) = (spec.circuit.start, written.as_object_mut()) {
+            keys.remove("start"); // was not written when it was the only one: runs from then are the same runs
+        }
+        let mut circuit = Digest::new().part(written.to_string()).part(json!(self.decoder.shape()).to_string());
         if let ModelSpec::File { path } = &spec.circuit.model {
             let path = expand_path(path)?;
             circuit.update(read_regular(Path::new(&path)).map_err(|e| Error::io(&path, &e))?);
@@ -227,7 +242,7 @@ impl Inputs {
     /// of a structure has been learned, from 0 to 1.
     pub async fn build_circuit(&self, spec: &PipelineSpec, seen: &mut (dyn FnMut(f64) + Send)) -> Result<Circuit> {
         let sample = match needs_sample(&spec.circuit, self.decoder.shape()) {
-            true => Some(self.sample(self.sample_rows(spec)).await?),
+            true => Some(self.sample(self.most_rows(spec, spec.circuit.structure_rows)).await?),
             false => None,
         };
         if let Some(sample) = &sample {
@@ -277,12 +292,12 @@ impl Inputs {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
     }
 
-    /// How many rows are looked at before the first batch. A live stream is not kept waiting for more than one batch,
-    /// but for a structure.
-    fn sample_rows(&self, spec: &PipelineSpec) -> u64 {
+    /// How many of the wanted rows are looked at before the first batch. A live stream is not kept waiting for more than
+    /// one batch, but for a structure.
+    fn most_rows(&self, spec: &PipelineSpec, wanted: u64) -> u64 {
         match self.source {
-            Source::Live(_) if !learns_structure(&spec.circuit) => spec.batch.rows as u64,
-            _ => spec.circuit.structure_rows,
+            Source::Live(_) if !learns_structure(&spec.circuit) => wanted.min(spec.batch.rows as u64),
+            _ => wanted,
         }
     }
 
@@ -318,30 +333,41 @@ impl Inputs {
         Stream::open(&self.source, &self.decoder, &self.batch, &options, start)
     }
 
-    /// Puts a circuit on the device and an optimizer beside it. Without a `start` its parameters are those that the
-    /// pipeline starts from.
+    /// Puts a circuit on the device and an optimizer beside it, with the parameters that the pipeline starts from, or
+    /// those of `given`.
     pub async fn build_learner(
         &self,
         spec: &PipelineSpec,
         circuit: &Arc<Circuit>,
         machine: &Machine,
-        start: Option<&Params>,
-    ) -> Result<(Placed, Box<dyn Optimizer>)> {
+        given: Option<&Params>,
+    ) -> Result<Built> {
         let budget = machine.memory_budget() as u64;
         refuse_too_large(&estimate(circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
         let optimizer = self.optimizer(spec)?;
-        let place = |start: &Params| {
-            machine.place_with(circuit, start, |backend| optimizer.build(backend).map_err(|e| e.at("learn")))
+        let place = |params: &Params, start: Option<Start>| -> Result<Built> {
+            let build = |backend: &mut dyn Backend| optimizer.build(backend).map_err(|e| e.at("learn"));
+            let (placed, optimizer) = machine.place_with(circuit, params, build)?;
+            Ok(Built { placed, optimizer, start })
         };
-        if let Some(start) = start {
-            return place(start);
+        if let Some(given) = given {
+            return place(given, None);
         }
-        let sample = match starts_from_sample(&spec.circuit, circuit) {
-            true => Some(self.sample(self.sample_rows(spec)).await?),
-            false => None,
+        let mut start = start_of(&spec.circuit, circuit);
+        let sample = match self.most_rows(spec, start.rows) {
+            0 => None,
+            rows => match self.sample(rows).await {
+                // The run itself meets the same rows, and tells of them with its ledger.
+                Err(error) if error.kind() == ErrorKind::Data && can_start_without(&spec.circuit, circuit) => {
+                    start.from = StartKind::Noise;
+                    None
+                }
+                sample => Some(sample?),
+            },
         };
+        start.rows = sample.as_ref().map_or(0, |sample| sample.num_rows() as u64);
         let (how, shared) = (spec.circuit.clone(), circuit.clone());
-        place(&detached("start", move || initial_params(&how, &shared, sample.as_ref())).await?)
+        place(&detached("start", move || initial_params(&how, &shared, sample.as_ref())).await?, Some(start))
     }
 
     /// The optimizer with its schedule in updates of these rows.

@@ -20,8 +20,8 @@ use self::checkpoints::{Checkpointed, Writing};
 use self::few_updates::few_updates;
 use self::memory::{Best, Memory};
 use super::evaluate::{Evaluation, evaluate};
-use super::observer::{EpochEnd, Event, Finished, Observer, Phases, Started, StepLine, Validated, bits_per_dim};
-use super::prepare::{HeldOut, Inputs, Machine, Placed};
+use super::observer::{EpochEnd, Event, Finished, Observer, Phases, Start, Started, StepLine, Validated, bits_per_dim};
+use super::prepare::{Built, HeldOut, Inputs, Machine, Placed};
 pub use super::run_files::{CHECKPOINTS, RESOLVED};
 use super::run_files::{RunFiles, check_run_folder};
 use super::spec::{Format, PipelineSpec};
@@ -121,12 +121,15 @@ async fn train_from(
         }
         machine = machine.or(&memory.machine());
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
-        // Where only the way to digest it is another, the digest is this version's from now on.
-        let saved = PipelineSpec::parse(&memory.pipeline, RESOLVED).map(|saved| saved.circuit);
-        if saved.as_ref() != Ok(&spec.circuit) {
-            identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
+        // Where only the way to digest it is another, the digest is this version's from now on. What is the same by its
+        // digest stays as it was given: defaults may be others than those that the checkpoint's text relied on.
+        if identity.circuit != checkpoint.meta.identity.circuit {
+            let saved = PipelineSpec::parse(&memory.pipeline, RESOLVED).map(|saved| saved.circuit);
+            if saved.as_ref() != Ok(&spec.circuit) {
+                identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
+            }
+            spec.circuit = saved.unwrap_or(spec.circuit);
         }
-        spec.circuit = saved.unwrap_or(spec.circuit);
         if checkpoint.optimizer.as_ref().is_some_and(|state| state.optimizer != spec.learn.optimizer.name()) {
             *checkpoint = checkpoint.clone().without_optimizer();
         }
@@ -144,7 +147,7 @@ async fn train_from(
     };
     let start = resumed.as_ref().map(|(_, checkpoint)| &checkpoint.params);
     let built = unless_stopped(stop, inputs.build_learner(&spec, &circuit, &machine, start)).await?;
-    let Some((placed, optimizer)) = built else { return Ok(stopped_before_it_began(observer)) };
+    let Some(Built { placed, optimizer, start }) = built else { return Ok(stopped_before_it_began(observer)) };
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
     memory.memory_budget = if place.is_gpu() { machine.memory_budget } else { Some(machine.memory_budget()) };
@@ -160,7 +163,9 @@ async fn train_from(
     }
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
     let run = Run::new(&spec, inputs, learner, place, memory, stop, observer)?;
-    Run { files: Some(files), every_look: options.every_look, ..run }.until_the_end(&options.name, resumed_from).await
+    Run { files: Some(files), every_look: options.every_look, start, ..run }
+        .until_the_end(&options.name, resumed_from)
+        .await
 }
 
 /// Learns as [`train`] does, with inputs that are open and a circuit that is built, and leaves nothing behind: no run
@@ -173,12 +178,12 @@ pub async fn rehearse(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    let (placed, optimizer) = inputs.build_learner(spec, &circuit, machine, None).await?;
+    let Built { placed, optimizer, start } = inputs.build_learner(spec, &circuit, machine, None).await?;
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, None)?;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
     let run = Run::new(spec, inputs, learner, place, Memory::default(), stop, observer)?;
-    run.until_the_end(name, None).await
+    Run { start, ..run }.until_the_end(name, None).await
 }
 
 /// Refuses full-batch EM on a source that may never end, because it moves the parameters at the end of an epoch and
@@ -298,6 +303,8 @@ struct Run<'a> {
     inputs: &'a Inputs,
     learner: Learner,
     place: Place,
+    /// What parameters started from, if they did not go on.
+    start: Option<Start>,
     stream: Stream,
     observer: &'a mut dyn Observer,
     /// `None` leaves nothing behind.
@@ -353,6 +360,7 @@ impl<'a> Run<'a> {
             stream: inputs.stream(spec.learn.epochs, progress.cursor.clone())?,
             learner,
             place,
+            start: None,
             observer,
             files: None,
             every_look: false,
@@ -394,6 +402,7 @@ impl<'a> Run<'a> {
             num_vars: circuit.num_vars(),
             circuit: self.spec.circuit.model.name().to_string(),
             parameters: circuit.layout().num_values() as u64,
+            start: self.start,
             optimizer: self.spec.learn.optimizer.name().to_string(),
             first_step: self.first_step(),
             is_averaged: self.spec.learn.optimizer.average().is_on(),

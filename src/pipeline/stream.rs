@@ -82,7 +82,7 @@ const READY_ITEMS: usize = 2;
 pub struct Stream {
     items: Receiver<Result<Item>>,
     /// Items that were looked at before they are asked for.
-    ahead: VecDeque<Item>,
+    ahead: VecDeque<Result<Item>>,
     waits: Arc<Waits>,
     bad: Arc<Mutex<Vec<BadRecord>>>,
     budgets: Budgets,
@@ -162,13 +162,13 @@ impl Stream {
     /// The next item; `None` after the last. After an error there is nothing more.
     pub async fn next(&mut self) -> Result<Option<Item>> {
         match self.ahead.pop_front() {
-            Some(item) => Ok(Some(item)),
+            Some(item) => item.map(Some),
             None => self.receive().await,
         }
     }
 
     /// The first rows that [`next`](Self::next) is still to deliver, `rows` of them if this epoch has so many. They are
-    /// held until then.
+    /// held until then, and so is an error.
     pub async fn look_ahead(&mut self, rows: u64) -> Result<Option<Batch>> {
         let mut seen: Option<Batch> = None;
         let mut at = 0;
@@ -176,12 +176,16 @@ impl Stream {
             && left > 0
         {
             if at == self.ahead.len() {
-                match self.receive().await? {
+                match self.receive().await.transpose() {
                     Some(item) => self.ahead.push_back(item),
                     None => break,
                 }
             }
-            let Item::Batch { batch, .. } = &self.ahead[at] else { break };
+            let batch = match &self.ahead[at] {
+                Ok(Item::Batch { batch, .. }) => batch,
+                Ok(_) => break,
+                Err(error) => return Err(error.clone()),
+            };
             let batch = batch.slice(0..batch.num_rows().min(usize::try_from(left).unwrap_or(usize::MAX)));
             match &mut seen {
                 Some(seen) => seen.append(&batch)?,

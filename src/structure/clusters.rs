@@ -24,6 +24,8 @@ pub struct Clusters {
     cats: usize,
     /// Rows of each cluster.
     sizes: Vec<usize>,
+    /// The cluster of each row, as the tables were fitted.
+    assigned: Vec<usize>,
     /// p(category of a variable | cluster), `[num_vars × cats × num_clusters]`, cluster fastest: a row adds up whole lines.
     tables: Vec<f64>,
 }
@@ -43,7 +45,8 @@ impl Clusters {
         let mut order: Vec<usize> = (0..rows.num_rows()).collect();
         Rng::new(seed).shuffle(&mut order);
         let overall = overall(&values, num_vars, cats as usize);
-        let mut clusters = Self { cats: cats as usize, sizes: vec![1; num_clusters], tables: Vec::new() };
+        let mut clusters =
+            Self { cats: cats as usize, sizes: vec![1; num_clusters], assigned: Vec::new(), tables: Vec::new() };
         clusters.tables = clusters.spread(&overall);
         for (cluster, &row) in order[..num_clusters].iter().enumerate() {
             clusters.believe(cluster, &values[row * num_vars..(row + 1) * num_vars]);
@@ -51,6 +54,7 @@ impl Clusters {
         for _ in 0..ROUNDS {
             let assigned = clusters.assign(&values, num_vars);
             clusters.fit(&values, num_vars, &assigned, &overall);
+            clusters.assigned = assigned;
         }
         Ok(clusters)
     }
@@ -58,6 +62,11 @@ impl Clusters {
     /// Rows of each cluster.
     pub fn sizes(&self) -> &[usize] {
         &self.sizes
+    }
+
+    /// The numbers of the rows of one.
+    pub fn rows_of(&self, cluster: usize) -> Vec<usize> {
+        (0..self.assigned.len()).filter(|&row| self.assigned[row] == cluster).collect()
     }
 
     /// Moves the start of a mixture of trees to the clusters: the k-th input node of a variable belongs to component k. Its

@@ -2,9 +2,9 @@
 //!
 //! Sequences: [`hmm`], and [`monarch_hmm`] for many states. Tables: [`hclt`], over a [`Tree`] learned from data through
 //! [`mutual_information`] (or a mixture of such trees, which starts from [`Clusters`] of rows), and [`rat_spn`], which
-//! needs no data. Inputs that are densities start from rows ([`start_densities`]), and so does everything else if asked
-//! to ([`start_from_rows`]). Images and long sequences: [`pd`] over nested boxes, and [`pdhclt`], whose smallest boxes
-//! are trees.
+//! needs no data. Images and long sequences: [`pd`] over nested boxes, and [`pdhclt`], whose smallest boxes are trees.
+//! Parameters may start from rows: trees and regions ([`start_from_rows`]), sequences ([`start_sequence`]), and inputs
+//! that are densities ([`start_densities`]).
 //!
 //! The same options, data and seed give the same circuit, node for node, on any number of threads. Every function
 //! documents the order in which it declares parameter blocks, so that callers can address them. A structure is made
@@ -23,6 +23,7 @@ mod pdhclt;
 mod rat_spn;
 mod regions;
 mod row_start;
+mod sequence_start;
 #[cfg(test)]
 mod testing;
 mod tree;
@@ -38,7 +39,8 @@ pub use mutual_information::{InformationMatrix, MutualInformation, mutual_inform
 pub use pd::{PdOptions, pd};
 pub use pdhclt::{pdhclt, pdhclt_telling};
 pub use rat_spn::{RatSpnOptions, rat_spn};
-pub use row_start::start_from_rows;
+pub use row_start::{ROWS_OF_A_START, start_from_clusters, start_from_rows};
+pub use sequence_start::start_sequence;
 pub use tree::Tree;
 
 use crate::circuit::{CircuitBuilder, Distribution, ParamId};

@@ -6,13 +6,14 @@
 //! `docs/MATH.md`, "A start from rows". The same rows and seed give the same start on any number of threads. For
 //! densities `densities` does the part of the tables.
 
+use super::Clusters;
 use crate::circuit::{Circuit, NodeKind, ParamId, ParamKind, Params, SumGroup};
 use crate::data::Batch;
 use crate::error::Result;
 use crate::rng::Rng;
 
-/// Rows that frequencies are counted over, and that states are drawn from.
-const MOST_ROWS: usize = 1024;
+/// Rows that a start looks at: frequencies are counted over them, and states are drawn from them.
+pub const ROWS_OF_A_START: usize = 1024;
 
 /// What a state believes of its own row's values.
 const TRUST_IN_ROW: f64 = 0.3;
@@ -29,8 +30,33 @@ const SEED_OF_TABLES: u64 = 0x7461_626c;
 
 /// Moves a start to rows: tables of variables that do not share one, and all sums but the root's.
 pub fn start_from_rows(circuit: &Circuit, rows: &Batch, seed: u64, params: &mut Params) -> Result<()> {
-    let num_rows = rows.num_rows().min(MOST_ROWS);
-    if num_rows == 0 {
+    let first: Vec<usize> = (0..rows.num_rows().min(ROWS_OF_A_START)).collect();
+    move_to_rows(circuit, rows, &[first], seed, params)
+}
+
+/// The same for a mixture of trees: states of a component begin at rows of its own cluster. `Clusters::move_start` has
+/// weighed the components before.
+pub fn start_from_clusters(
+    circuit: &Circuit,
+    rows: &Batch,
+    clusters: &Clusters,
+    seed: u64,
+    params: &mut Params,
+) -> Result<()> {
+    let all: Vec<usize> = (0..rows.num_rows()).collect();
+    let of_clusters: Vec<Vec<usize>> = (0..clusters.sizes().len())
+        .map(|cluster| match clusters.rows_of(cluster) {
+            none if none.is_empty() => all.clone(), // it lost its rows to others, and begins where everybody is
+            own => own,
+        })
+        .collect();
+    move_to_rows(circuit, rows, &of_clusters, seed, params)
+}
+
+/// `places` has the rows for the first, second, … input of a variable, from its beginning again where inputs are more:
+/// components and repetitions begin elsewhere.
+fn move_to_rows(circuit: &Circuit, rows: &Batch, places: &[Vec<usize>], seed: u64, params: &mut Params) -> Result<()> {
+    if rows.num_rows() == 0 {
         return Ok(());
     }
     let mut users = vec![0; circuit.params().len()];
@@ -39,7 +65,6 @@ pub fn start_from_rows(circuit: &Circuit, rows: &Batch, seed: u64, params: &mut 
             users[param.index()] += 1;
         }
     });
-    // Rows for the first, second, … input of a variable: components and repetitions begin elsewhere.
     let mut seen = vec![0; circuit.num_vars()];
     let mut moved = vec![false; circuit.params().len()]; // weights that nodes share are moved once
     for (at, node) in circuit.nodes().iter().enumerate() {
@@ -50,8 +75,9 @@ pub fn start_from_rows(circuit: &Circuit, rows: &Batch, seed: u64, params: &mut 
                 let is_table =
                     matches!(&circuit.params()[param.index()].kind, ParamKind::Input(input) if input.is_table());
                 if is_table && users[param.index()] == 1 {
-                    let states = draw_rows(num_rows, node.units, &mut Rng::stream(seed ^ SEED_OF_ROWS, place));
-                    start_table(rows, num_rows, *var, *param, &states, seed, params)?;
+                    let own = &places[place % places.len()];
+                    let states = draw_rows(own, node.units, &mut Rng::stream(seed ^ SEED_OF_ROWS, place as u64));
+                    start_table(rows, own, *var, *param, &states, seed, params)?;
                 }
             }
             NodeKind::Sum { groups } if at != circuit.root().index() => {
@@ -69,38 +95,43 @@ pub fn start_from_rows(circuit: &Circuit, rows: &Batch, seed: u64, params: &mut 
     Ok(())
 }
 
-/// `count` rows, none twice as long as there are others.
-fn draw_rows(num_rows: usize, count: usize, rng: &mut Rng) -> Vec<usize> {
+/// `count` of these rows, none twice as long as there are others.
+fn draw_rows(rows: &[usize], count: usize, rng: &mut Rng) -> Vec<usize> {
     let mut drawn = Vec::with_capacity(count);
     while drawn.len() < count {
-        let mut order: Vec<usize> = (0..num_rows).collect();
+        let mut order = rows.to_vec();
         rng.shuffle(&mut order);
         drawn.extend(order.into_iter().take(count - drawn.len()));
     }
     drawn
 }
 
+/// The category of a variable in a row, if it is there and one of `cats`.
+pub(super) fn category(rows: &Batch, row: usize, var: usize, cats: usize) -> Option<usize> {
+    let value = rows.column(var).category(row).filter(|_| !rows.is_missing(row, var));
+    value.map(|cat| cat as usize).filter(|&cat| cat < cats)
+}
+
 /// θ[k, c] = (1−m)·norm(q(c)·exp(−p·U)) + m·[c = x of row k], q the frequencies; a state whose row misses it has no
 /// second part.
 fn start_table(
     rows: &Batch,
-    num_rows: usize,
+    own: &[usize],
     var: usize,
     param: ParamId,
     states: &[usize],
     seed: u64,
     params: &mut Params,
 ) -> Result<()> {
-    let value = |row: usize| rows.column(var).category(row).filter(|_| !rows.is_missing(row, var)).map(|c| c as usize);
     let cats = params.row(param, 0).len();
     let mut frequencies = vec![1.0 / cats as f64; cats];
-    (0..num_rows).filter_map(value).filter(|&cat| cat < cats).for_each(|cat| frequencies[cat] += 1.0);
+    own.iter().filter_map(|&row| category(rows, row, var, cats)).for_each(|cat| frequencies[cat] += 1.0);
     let mut rng = Rng::stream(seed ^ SEED_OF_TABLES, param.index() as u64);
     for (unit, &row) in states.iter().enumerate() {
         let mut table: Vec<f64> = frequencies.iter().map(|q| q * (-PERTURBATION * rng.uniform()).exp()).collect();
         let total: f64 = table.iter().sum();
         table.iter_mut().for_each(|p| *p /= total);
-        if let Some(cat) = value(row).filter(|&cat| cat < cats) {
+        if let Some(cat) = category(rows, row, var, cats) {
             table.iter_mut().for_each(|p| *p *= 1.0 - TRUST_IN_ROW);
             table[cat] += TRUST_IN_ROW;
         }
@@ -214,6 +245,39 @@ mod tests {
         for at in found {
             assert!(of_rows[at] > others + 2.0 && of_rows[at] > of_noise[at] + 2.0, "row {at}: {}", of_rows[at]);
         }
+    }
+
+    #[test]
+    fn states_of_a_component_begin_at_rows_of_its_cluster() {
+        // Two kinds of rows that share no value: clusters find them.
+        let mut rng = Rng::new(7);
+        let values: Vec<u8> =
+            (0..100).flat_map(|row| [2 * (row % 2); NUM_VARS]).map(|v| v + rng.below(2) as u8).collect();
+        let rows = Batch::from_rows(&values, NUM_VARS).unwrap();
+        let (circuit, tree) = chain(2);
+        let options = HcltOptions { components: 2, ..HcltOptions::default() };
+        let ids = HcltParams::new(&tree, options);
+        let clusters = Clusters::of_rows(&rows, 4, 2, 1).unwrap();
+        assert_eq!(clusters.sizes(), [50, 50]);
+        let mut params = Params::random(&circuit, 1, 2.0).unwrap();
+        start_from_clusters(&circuit, &rows, &clusters, 1, &mut params).unwrap();
+        params.check(&circuit).unwrap();
+        for component in 0..2 {
+            let kind = clusters.rows_of(component)[0] % 2;
+            assert!(clusters.rows_of(component).iter().all(|row| row % 2 == kind));
+            for var in 0..NUM_VARS {
+                let wrong = |unit: usize| params.row(ids.inputs(component, var), unit)[2 * (1 - kind)..][..2].to_vec();
+                assert!((0..5).flat_map(wrong).all(|p| p < 0.02), "component {component}, variable {var}");
+            }
+        }
+        // Tables that variables share keep their noise, and sums begin near the identity as all do.
+        let tied = hclt(&tree, 5, |_| Categorical::new(4).unwrap(), HcltOptions { tie_inputs: true, components: 1 });
+        let tied = tied.unwrap();
+        let (noise, start) = (Params::random(&tied, 1, 2.0).unwrap(), started(&tied, &rows, 1));
+        let ids = HcltParams::new(&tree, HcltOptions { tie_inputs: true, components: 1 });
+        let (table, sum) = (ids.inputs(0, 3), ids.sum(0, 3).unwrap());
+        assert_eq!(start.row(table, 1), noise.row(table, 1));
+        assert!(start.row(sum, 1)[1] > 0.8 && noise.row(sum, 1)[1] < 0.8);
     }
 
     #[test]

@@ -21,34 +21,34 @@ pub struct CircuitSpec {
     /// The least standard deviation of a Gaussian input, as a share of its column's; of a discrete logistic one, where
     /// all categories span 2.
     pub min_std: f64,
-    /// Rows that are read before learning to find a tree, and a start for densities.
+    /// Rows that are read before learning to find a tree, clusters, and a start for densities; the most that any start
+    /// is found from.
     pub structure_rows: u64,
     /// Decides the start, and random structures.
     pub seed: u64,
     /// How far apart parameters start.
     pub perturbation: f64,
-    /// What they start from. Not written where it is the default: runs of before are the same runs.
-    #[serde(skip_serializing_if = "StartSpec::is_noise")]
-    pub start: StartSpec,
+    /// What they start from; `None` where a file decides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<StartSpec>,
 }
 
 /// What parameters start from. Densities start from rows in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StartSpec {
-    /// Chance alone; of a mixture of trees, clusters of rows.
-    #[default]
+    /// Chance alone, as in PyJuice; of a mixture of trees, clusters of rows.
     Noise,
-    /// A whole row for every state, and sums near the identity.
+    /// Trees and regions: a whole row for every state, and sums near the identity. Sequences: the frequencies of rows in
+    /// the tables, and states far apart.
     Rows,
 }
 
-impl StartSpec {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-    fn is_noise(&self) -> bool {
-        *self == Self::Noise
-    }
-}
+/// How far apart parameters start where nothing is said.
+const PERTURBATION: f64 = 2.0;
+
+/// The same for sequences that start from rows: with less, the first epochs are spent on telling states apart.
+const PERTURBATION_OF_SEQUENCES: f64 = 8.0;
 
 /// A structure with its options.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -146,8 +146,8 @@ pub enum InputKind {
 
 /// Every model by its name in files, with the keys of its own.
 pub(crate) const MODELS: [(&str, &[&str]); 7] = [
-    ("hmm", &["latents", "tying"]),
-    ("monarch-hmm", &["latents", "factors"]),
+    ("hmm", &["latents", "tying", "start"]),
+    ("monarch-hmm", &["latents", "factors", "start"]),
     ("hclt", &["latents", "components", "tie_inputs", "start"]),
     ("pd", &["latents", "shape", "intervals", "max_product_connections", "block_size", "start"]),
     ("pdhclt", &["latents", "shape", "intervals", "max_product_connections", "block_size", "start"]),
@@ -193,6 +193,21 @@ impl ModelSpec {
         }
     }
 
+    /// Returns true for models of sequences.
+    pub fn is_sequence(&self) -> bool {
+        matches!(self, Self::Hmm { .. } | Self::MonarchHmm { .. })
+    }
+
+    /// What parameters start from where nothing is said; `None` where a file decides. Regions start from noise, because
+    /// rows were not found to be better there.
+    fn default_start(&self) -> Option<StartSpec> {
+        match self {
+            Self::Hmm { .. } | Self::MonarchHmm { .. } | Self::Hclt { .. } | Self::Pdhclt(_) => Some(StartSpec::Rows),
+            Self::Pd(_) | Self::RatSpn { .. } => Some(StartSpec::Noise),
+            Self::File { .. } => None,
+        }
+    }
+
     /// Hidden states, or units of a region; `None` where a file decides.
     pub fn latents(&self) -> Option<usize> {
         match self {
@@ -223,16 +238,25 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
         ("gaussian", InputKind::Gaussian),
         ("discrete-logistic", InputKind::DiscreteLogistic),
     ];
+    let model = read_model(section, model)?;
+    let start = section.choice("start", &[("noise", StartSpec::Noise), ("rows", StartSpec::Rows)])?;
+    let start = start.or(model.default_start());
+    let perturbation = match start {
+        Some(StartSpec::Rows) if model.is_sequence() => PERTURBATION_OF_SEQUENCES,
+        _ => PERTURBATION,
+    };
     Ok(CircuitSpec {
-        model: read_model(section, model)?,
+        model,
         input: section.choice("input", &inputs)?,
         min_std: section
             .number("min_std", |x| (STD_BOUNDS.0..=STD_BOUNDS.1).contains(&x), "in [1e-37, 1e37], which f32 can hold")?
             .unwrap_or(0.01),
         structure_rows: section.whole("structure_rows", 2)?.unwrap_or(20_000),
         seed: section.whole("seed", 0)?.unwrap_or(1),
-        perturbation: section.number("perturbation", |x| (0.0..=80.0).contains(&x), "in [0, 80]")?.unwrap_or(2.0),
-        start: section.choice("start", &[("noise", StartSpec::Noise), ("rows", StartSpec::Rows)])?.unwrap_or_default(),
+        perturbation: section
+            .number("perturbation", |x| (0.0..=80.0).contains(&x), "in [0, 80]")?
+            .unwrap_or(perturbation),
+        start,
     })
 }
 

@@ -43,6 +43,34 @@ fn three_lines_are_a_pipeline_and_the_rest_are_defaults() {
 }
 
 #[test]
+fn the_start_and_how_far_apart_it_is_depend_on_the_model_and_are_written_out() {
+    use StartSpec::{Noise, Rows};
+    for (text, start, perturbation) in [
+        ("model = \"hmm\"", Some(Rows), 8.0),
+        ("model = \"monarch-hmm\"", Some(Rows), 8.0),
+        ("model = \"hclt\"", Some(Rows), 2.0),
+        ("model = \"hclt\"\ncomponents = 3", Some(Rows), 2.0),
+        ("model = \"pdhclt\"", Some(Rows), 2.0),
+        ("model = \"pd\"", Some(Noise), 2.0),
+        ("model = \"rat-spn\"", Some(Noise), 2.0),
+        ("model = \"file\"\npath = \"a.json\"", None, 2.0),
+        ("model = \"hmm\"\nstart = \"noise\"", Some(Noise), 2.0),
+        ("model = \"hmm\"\nperturbation = 3", Some(Rows), 3.0),
+        ("model = \"hclt\"\nstart = \"noise\"\nperturbation = 9", Some(Noise), 9.0),
+        ("model = \"rat-spn\"\nstart = \"rows\"", Some(Rows), 2.0),
+    ] {
+        let spec = with(&format!("[circuit]\n{text}")).unwrap();
+        assert_eq!((spec.circuit.start, spec.circuit.perturbation), (start, perturbation), "{text}");
+        let resolved = spec.to_toml().unwrap();
+        assert!(resolved.contains(&format!("perturbation = {perturbation:.1}\n")), "{resolved}");
+        let word = start.map(|start| if start == Rows { "start = \"rows\"\n" } else { "start = \"noise\"\n" });
+        assert!(word.is_none_or(|word| resolved.contains(word)) && resolved.contains("start =") == word.is_some());
+    }
+    assert!(refused("[circuit]\nmodel = \"file\"\npath = \"a.json\"\nstart = \"rows\"").contains("has no meaning for"));
+    assert!(refused("[circuit]\nstart = \"row\"").contains("did you mean `rows`?"));
+}
+
+#[test]
 fn a_limit_replaces_the_default_of_one_epoch() {
     let learn = |text: &str| with(&format!("[learn]\n{text}")).unwrap().learn;
     assert_eq!(learn("batches = 9").epochs, None);
@@ -386,17 +414,14 @@ fn circuits() -> impl Strategy<Value = CircuitSpec> {
     let input = option::of(proptest::sample::select(inputs.to_vec()));
     (models, input, 1e-6..9.0, 2u64..99, 0u64..=i64::MAX as u64, 0.0..80.0).prop_map(
         |(model, input, min_std, structure_rows, seed, perturbation)| {
-            let takes_start = matches!(
-                model,
-                ModelSpec::Hclt { .. } | ModelSpec::Pd(_) | ModelSpec::Pdhclt(_) | ModelSpec::RatSpn { .. }
-            );
+            let start = if seed % 2 == 0 { StartSpec::Rows } else { StartSpec::Noise };
             CircuitSpec {
                 input,
                 min_std,
                 structure_rows,
                 seed,
                 perturbation,
-                start: if seed % 2 == 0 && takes_start { StartSpec::Rows } else { StartSpec::Noise },
+                start: (!matches!(model, ModelSpec::File { .. })).then_some(start),
                 model,
             }
         },
