@@ -65,6 +65,8 @@ pub const STEP_SECONDS: &str = "anemone_step_seconds";
 pub const STEP_SIZE: &str = "anemone_step_size";
 /// Held-out rows of probability zero at the latest look.
 pub const VALID_IMPOSSIBLE_ROWS: &str = "anemone_valid_impossible_rows";
+/// How many states of a variable are in use, on average.
+pub const STATES_IN_USE: &str = "anemone_states_in_use";
 /// Checkpoints that could not be written.
 pub const CHECKPOINT_FAILURES: &str = "anemone_checkpoint_failures_total";
 /// Stretches during which a file of the run folder could not be written.
@@ -86,7 +88,7 @@ pub const STAGE: &str = "stage";
 pub const SIDE: &str = "side";
 
 /// All metrics, with the question that each answers.
-pub const METRICS: [Metric; 21] = [
+pub const METRICS: [Metric; 22] = [
     counter(ROWS, Unit::Count, "rows learned from"),
     counter(BATCHES, Unit::Count, "batches learned from"),
     counter(UPDATES, Unit::Count, "updates of the parameters"),
@@ -111,6 +113,11 @@ pub const METRICS: [Metric; 21] = [
         "mean log-likelihood of held-out rows, nats per row, -inf if one is impossible: does it generalise?",
     ),
     gauge(VALID_IMPOSSIBLE_ROWS, Unit::Count, "held-out rows of probability zero: is there too little smoothing?"),
+    gauge(
+        STATES_IN_USE,
+        Unit::Count,
+        "effective number of states in use, mean over variables, when held-out rows were looked at: are there dead ones?",
+    ),
     counter(CHECKPOINT_FAILURES, Unit::Count, "checkpoints that could not be written: is there room on the disk?"),
     counter(
         WRITE_FAILURES,

@@ -9,7 +9,9 @@ mod shards;
 use std::fs;
 use std::path::Path;
 
-use anemone::backend::TrainingPrecision;
+use anemone::backend::cpu::{CpuBackend, CpuOptions};
+use anemone::backend::{Backend, TrainingPrecision};
+use anemone::circuit::StatesInUse;
 use anemone::learner::checkpoint::load;
 use anemone::learner::{Checkpoint, latest};
 use anemone::pipeline::observer::{Event, Finished, Observer};
@@ -135,6 +137,20 @@ fn a_run_improves_and_leaves_what_it_promises() {
     }
     assert_eq!(lines.iter().filter(|line| !line["valid_ll"].is_null()).count(), 2);
     assert_eq!(lines.last().unwrap()["step"], 120);
+    // Lines with a look at held-out rows, and no others, say how many states are in use: at the end, those of the model.
+    for line in &lines {
+        assert_eq!(line["states_in_use"].is_null(), line["valid_ll"].is_null(), "{line}");
+    }
+    let last = run.last();
+    let mut backend = CpuBackend::new(last.circuit.clone(), &last.params, &CpuOptions::default()).unwrap();
+    let rows = backend.new_rows().unwrap();
+    backend.top_down(rows).unwrap();
+    let used = StatesInUse::new(&last.circuit, &backend.rows(rows).unwrap()).unwrap();
+    assert_eq!(lines.last().unwrap()["states_in_use"].as_f64(), Some(used.mean()));
+    let Some(Event::Validated(look)) = events.iter().rfind(|event| matches!(event, Event::Validated(_))) else {
+        panic!("no look at held-out rows")
+    };
+    assert_eq!(look.states_in_use, Some(used.mean()));
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod params;
 mod sample;
 mod scope;
 mod smoothing;
+mod states_in_use;
 mod table_draws;
 
 use std::fmt;
@@ -33,6 +34,7 @@ pub use params::{Flows, Params};
 pub use sample::sample;
 pub use scope::Scope;
 pub use smoothing::Smoothing;
+pub use states_in_use::{StateUse, StatesInUse, UseSummary};
 
 use crate::data::{Batch, Column, LARGEST_REAL};
 use crate::error::{Error, Result};

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::model_path::CheckpointArgs;
 use super::output::{Outcome, counted, say, say_json, table, thousands};
-use crate::circuit::{Circuit, NodeKind, ParamKind, json as circuit_json};
+use crate::backend::cpu::top_down_of;
+use crate::circuit::{Circuit, NodeKind, ParamKind, StateUse, StatesInUse, UseSummary, json as circuit_json};
 use crate::error::{Error, Result};
 use crate::learner::{CheckpointMeta, circuit_digest, model};
 use crate::pipeline::spec::{PipelineSpec, show_size};
@@ -67,10 +68,12 @@ fn circuit_file(path: &Path) -> Result<Described> {
 }
 
 fn checkpoint(path: &Path) -> Result<Described> {
-    let model::Model { circuit, meta, .. } = model::load(path)?;
+    let model::Model { circuit, params, meta } = model::load(path)?;
+    let used = StatesInUse::new(&circuit, &top_down_of(&circuit, &params))?;
     let kind = if meta.optimizer.is_some() { "checkpoint" } else { "model" };
     let mut rows = vec![(kind, format!("{}, written by anemone {}", path.display(), meta.anemone))];
     rows.extend(circuit_rows(&circuit));
+    rows.extend(UseSummary::of(&used.variables).map(|summary| ("states in use", show_use(&summary))));
     rows.extend(progress_rows(&meta));
     rows.extend([
         ("data", short(&meta.identity.data)),
@@ -82,10 +85,12 @@ fn checkpoint(path: &Path) -> Result<Described> {
     ]);
     let files = meta.files.iter().map(|(name, file)| format!("{name} {}", show_size(file.bytes)));
     rows.push(("files", files.collect::<Vec<_>>().join(", ")));
+    let states = json!({"variables": use_json(&used.variables), "sums": use_json(&used.sums)});
     let json = json!({
         "kind": kind,
         "path": path,
         "circuit": circuit_counts(&circuit),
+        "states_in_use": states,
         "averaged": meta.identity.is_averaged(),
         "meta": meta,
     });
@@ -144,6 +149,29 @@ fn circuit_counts(circuit: &Circuit) -> Value {
         "blocks": circuit.layout().blocks().len(),
         "distributions": distributions,
         "digest": circuit_digest(circuit),
+    })
+}
+
+/// `13.5 of 16 on average; least 4.2 (variable 17)`, and less where there is only one number.
+fn show_use(summary: &UseSummary) -> String {
+    let UseSummary { latents, mean, states, least } = summary;
+    let states = if states.fract() == 0.0 { format!("{states}") } else { format!("{states:.1}") };
+    match latents {
+        1 => format!("{mean:.1} of {states}"),
+        _ => format!("{mean:.1} of {states} on average; least {:.1} (variable {})", least.in_use, least.index),
+    }
+}
+
+/// The summary of some latents and each of them: `null` if there are none.
+fn use_json(latents: &[StateUse]) -> Value {
+    let one = |latent: &StateUse| json!({"index": latent.index, "states": latent.states, "in_use": latent.in_use});
+    UseSummary::of(latents).map_or(Value::Null, |summary| {
+        json!({
+            "mean": summary.mean,
+            "states": summary.states,
+            "least": one(&summary.least),
+            "each": latents.iter().map(one).collect::<Vec<_>>(),
+        })
     })
 }
 

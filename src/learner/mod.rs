@@ -34,7 +34,7 @@ pub use snapshot::Snapshot;
 
 use self::worker::{Command, Fate, Reply, Worker};
 use crate::backend::{Backend, PhaseSeconds};
-use crate::circuit::{Circuit, Params};
+use crate::circuit::{Circuit, Params, StatesInUse};
 use crate::data::{Batch, Cursor};
 use crate::error::{Error, Result};
 use crate::optim::{Optimizer, StepReport};
@@ -107,7 +107,7 @@ impl Learner {
         let (commands, queue) = async_channel::bounded(QUEUE);
         let (alive, ended) = async_channel::bounded(1);
         let fate = Fate::default();
-        let worker = Worker { backend, optimizer, progress, public: public.clone() };
+        let worker = Worker { backend, optimizer, progress, public: public.clone(), top_down: None };
         let worker_fate = fate.clone();
         thread::Builder::new()
             .name("anemone-learner".into())
@@ -150,6 +150,11 @@ impl Learner {
     /// Where the device's time has gone so far, questions included.
     pub async fn phase_seconds(&self) -> Result<PhaseSeconds> {
         self.ask(|reply| Command::PhaseSeconds { reply }).await
+    }
+
+    /// How many states of its latents the circuit uses at this moment.
+    pub async fn states_in_use(&self) -> Result<StatesInUse> {
+        self.ask(|reply| Command::StatesInUse { reply }).await
     }
 
     /// [`Learner::learn`] for threads; it blocks, so not for async tasks.

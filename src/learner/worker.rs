@@ -12,8 +12,8 @@ use std::time::Instant;
 use async_channel::{Receiver, Sender};
 
 use super::{Progress, Snapshot};
-use crate::backend::{Backend, PhaseSeconds};
-use crate::circuit::Params;
+use crate::backend::{Backend, PhaseSeconds, RowsId};
+use crate::circuit::{Params, StatesInUse};
 use crate::data::{Batch, Cursor};
 use crate::error::{Error, ErrorKind, Result};
 use crate::optim::{Optimizer, StepReport};
@@ -46,6 +46,9 @@ pub(super) enum Command {
     PhaseSeconds {
         reply: Reply<PhaseSeconds>,
     },
+    StatesInUse {
+        reply: Reply<StatesInUse>,
+    },
 }
 
 /// How a worker ended: `None` is because all had been done.
@@ -58,6 +61,9 @@ pub(super) struct Worker {
     pub progress: Progress,
     /// What the handles show.
     pub public: Arc<Mutex<Progress>>,
+    /// Where top-down probabilities go when somebody asks for them, made by the first who does. Not an optimizer's
+    /// buffer, whose contents may count in the next update.
+    pub top_down: Option<RowsId>,
 }
 
 /// The life of the thread. `ended` is dropped last: whoever waits for it finds the fate settled and the device
@@ -125,6 +131,10 @@ impl Worker {
                 let answer = Ok(self.backend.phase_seconds());
                 self.answer_query(clock, &reply, answer)
             }
+            Command::StatesInUse { reply } => {
+                let answer = self.states_in_use();
+                self.answer_query(clock, &reply, answer)
+            }
         }
     }
 
@@ -152,6 +162,15 @@ impl Worker {
             optimizer: self.optimizer.save(self.backend.as_ref())?,
             progress: self.progress.clone(),
         })
+    }
+
+    fn states_in_use(&mut self) -> Result<StatesInUse> {
+        let rows = match self.top_down {
+            Some(rows) => rows,
+            None => *self.top_down.insert(self.backend.new_rows()?),
+        };
+        self.backend.top_down(rows)?;
+        StatesInUse::new(self.backend.circuit(), &self.backend.rows(rows)?)
     }
 
     fn answer_query<T>(&mut self, clock: Instant, reply: &Reply<T>, answer: Result<T>) -> Result<()> {

@@ -158,6 +158,9 @@ pub struct StepLine {
     /// Held-out rows of probability zero, on a line that carries a look at them.
     #[serde(default)]
     pub valid_impossible_rows: Option<u64>,
+    /// How many states of a variable are in use, on average, on a line that carries such a look.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub states_in_use: Option<f64>,
     /// −log₂ p of this batch per variable.
     pub bits_per_dim: Option<f64>,
     /// The step size, if the parameters moved.
@@ -201,6 +204,9 @@ pub struct Validated {
     /// far.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub test_ll: Option<f64>,
+    /// How many states of a variable are in use, on average.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub states_in_use: Option<f64>,
     /// How long it took.
     pub seconds: f64,
     /// Seconds of learning before it, over all resumptions; those of looking at held-out rows are left out.

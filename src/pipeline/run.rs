@@ -645,10 +645,12 @@ impl<'a> Run<'a> {
         self.memory.valid_impossible_rows = Some(found.impossible_rows);
         gauge!(telemetry::VALID_LL).set(found.mean_log_likelihood.unwrap_or(f64::NEG_INFINITY));
         gauge!(telemetry::VALID_IMPOSSIBLE_ROWS).set(found.impossible_rows as f64);
+        let states_in_use = self.learner.states_in_use().await?.mean();
+        gauge!(telemetry::STATES_IN_USE).set(states_in_use);
         self.validating.add(&self.learner.phase_seconds().await?.since(&device));
         let seconds = begun.elapsed().as_secs_f64();
         self.memory.validation_seconds += seconds;
-        self.write_line(Some(&found));
+        self.write_line(Some((&found, states_in_use)));
         self.observer.event(&Event::Validated(Validated {
             step: progress.step,
             epoch: progress.epoch,
@@ -661,6 +663,7 @@ impl<'a> Run<'a> {
             best: best.is_some(),
             train_ll: self.memory.train_ll,
             test_ll,
+            states_in_use: Some(states_in_use),
             seconds,
             learned_seconds,
         }));
@@ -699,6 +702,7 @@ impl<'a> Run<'a> {
             valid_ll: None,
             valid_possible_ll: None,
             valid_impossible_rows: None,
+            states_in_use: None,
             bits_per_dim: in_bits.map(|ll| bits_per_dim(ll, circuit.num_vars())),
             step_size: report.step.or(progress.last_step_size),
             rows_per_second: self.lines.rate.rows_per_second,
@@ -708,8 +712,10 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Adds the latest line to `metrics.jsonl`, with how fast and bound by what the stretch since the last one was.
-    fn write_line(&mut self, valid: Option<&Evaluation>) {
+    /// Adds the latest line to `metrics.jsonl`, with how fast and bound by what the stretch since the last one was, and
+    /// with what held-out rows and states in use were found.
+    fn write_line(&mut self, look: Option<(&Evaluation, f64)>) {
+        let valid = look.map(|(found, _)| found);
         let since = self.lines.written.unwrap_or(self.begun);
         let seconds = since.elapsed().as_secs_f64();
         let (rows, waits) = (self.learner.progress().rows, self.stream.waits());
@@ -727,6 +733,7 @@ impl<'a> Run<'a> {
                 .filter(|found| found.impossible_rows > 0)
                 .and_then(|it| it.possible_log_likelihood),
             valid_impossible_rows: valid.map(|found| found.impossible_rows),
+            states_in_use: look.map(|(_, states_in_use)| states_in_use),
             epoch: self.learner.progress().epoch,
             ..self.line.clone()
         };

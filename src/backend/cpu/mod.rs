@@ -46,6 +46,7 @@ pub use self::flow_memory::bytes_per_row;
 pub use self::kernel_cases::{KernelCase, kernel_cases};
 pub use self::kernels::{Isa, IsaCap, Precision};
 pub use self::reference::reference_gemm;
+pub(crate) use self::top_down::top_down_of;
 
 use self::buffers::{FlowBuffer, with_flows};
 use self::chunk::Chunk;

@@ -3,7 +3,14 @@
 //! TD(root) = 1, TD(product) = Σ over parents of θ·TD, TD(sum or input) = Σ over parents of TD. At a normalised circuit it
 //! is the flow of a row with every variable missing, without needing that row's values. See docs/MATH.md.
 
-use crate::circuit::{Circuit, NodeKind, SumGroup};
+use crate::circuit::{Circuit, NodeKind, Params, SumGroup};
+
+/// TD of every param row of a model that nobody learns: no buffers, no threads.
+pub(crate) fn top_down_of(circuit: &Circuit, params: &Params) -> Vec<f64> {
+    let mut rows = vec![0.0; circuit.layout().num_rows()];
+    top_down(circuit, params.values(), &mut rows);
+    rows
+}
 
 /// out[param row] = Σ of TD over the units that use the row.
 pub(super) fn top_down(circuit: &Circuit, theta: &[f32], out: &mut [f64]) {
