@@ -36,3 +36,15 @@ __device__ __forceinline__ void density_expected(const ParamDesc& d, double a, d
     mean = d.kind == GAUSSIAN ? a - d.origin : a;
     std = d.kind == GAUSSIAN ? b : b * LOGISTIC_STD;
 }
+
+// The M-step of a unit, `ld` numbers apart. Without mass, or beyond what a number can be, it keeps its parameters.
+__device__ __forceinline__ void density_maximize(const ParamDesc& d, double first, double second, double mass,
+                                                 float* theta) {
+    if (!(mass > 0.0 && mass < INF && fabs(first) < INF && fabs(second) < INF)) return;
+    double mean = first / mass, variance = second / mass - mean * mean;
+    // Not a maximum of variances alone: rounding can leave one negative, and NaN must not pass.
+    double std = variance > d.min_std * d.min_std ? sqrt(variance) : d.min_std;
+    bool gaussian = d.kind == GAUSSIAN;
+    theta[0] = (float)(gaussian ? mean + d.origin : mean);
+    theta[d.ld] = (float)(gaussian ? std : std / LOGISTIC_STD);
+}

@@ -292,13 +292,7 @@ __device__ __forceinline__ void density_update(const Pass& pass, const ParamDesc
     first = first * update.gain + retain * own_mean;
     second = second * update.gain + retain * (own_mean * own_mean + own_std * own_std);
     mass = mass * update.gain + retain;
-    if (!(mass > 0.0 && mass < INF && fabs(first) < INF && fabs(second) < INF)) return;
-    double mean = first / mass, variance = second / mass - mean * mean;
-    // Not a maximum of variances alone: rounding can leave one negative, and NaN must not pass.
-    double std = variance > d.min_std * d.min_std ? sqrt(variance) : d.min_std;
-    bool gaussian = d.kind == GAUSSIAN;
-    theta[0] = (float)(gaussian ? mean + d.origin : mean);
-    theta[d.ld] = (float)(gaussian ? std : std / LOGISTIC_STD);
+    density_maximize(d, first, second, mass, theta);
 }
 
 extern "C" __global__ void __launch_bounds__(64) density_update_f32(Pass pass, const ParamDesc* __restrict__ densities,

@@ -6,6 +6,8 @@
 
 #![allow(clippy::unwrap_used)] // what fails here fails a test
 
+#[path = "cuda/averages.rs"]
+mod averages;
 mod common;
 
 use std::sync::Arc;
@@ -384,14 +386,15 @@ fn state_moves_between_devices() {
                 let mut host = cpu(circuit, params);
                 let mut on_device = spec.build(&mut device).unwrap();
                 on_device.learn(&mut device, &batches[0]).unwrap();
+                let model = device.averaged_params().unwrap(); // what a checkpoint has besides the state
                 let state = on_device.save(&device).unwrap();
 
                 // To the host and back, untouched, it is the same state.
                 let mut on_host = spec.build(&mut host).unwrap();
-                host.set_params(&device.params().unwrap()).unwrap();
+                host.set_params(&model).unwrap();
                 on_host.load(&mut host, &state).unwrap();
                 assert_eq!(on_host.save(&host).unwrap(), state, "{name}: {}", spec.name());
-                let mut other = cuda(circuit, &host.params().unwrap(), CudaPrecision::F32);
+                let mut other = cuda(circuit, &host.averaged_params().unwrap(), CudaPrecision::F32);
                 let mut on_other = spec.build(&mut other).unwrap();
                 on_other.load(&mut other, &state).unwrap();
                 assert_eq!(on_other.save(&other).unwrap(), state, "{name}: {}", spec.name());

@@ -10,6 +10,8 @@
 #[allow(dead_code)]
 mod emulator;
 
+#[path = "cuda_kernels/averages.rs"]
+mod averages;
 #[path = "cuda_kernels/device.rs"]
 mod device;
 #[path = "cuda_kernels/inputs.rs"]
@@ -106,13 +108,18 @@ fn off_by_one(line: &str) -> Option<String> {
     line.contains("setp.ge.s32").then(|| line.replace("setp.ge.s32", "setp.gt.s32"))
 }
 
+/// A sum where there should be a difference.
+fn added(line: &str) -> Option<String> {
+    line.contains("sub.f32").then(|| line.replace("sub.f32", "add.f32"))
+}
+
 #[test]
 fn deliberate_mistakes_are_noticed() {
     if std::env::var_os(INSIDE).is_some() {
         return;
     }
     type Change = Box<dyn Fn(&str) -> Option<String>>;
-    let mutants: [(&str, &str, Change, &str); 10] = [
+    let mutants: [(&str, &str, Change, &str); 12] = [
         ("barrier removed", "sum_forward", Box::new(without("bar.sync")), "sums::sums"),
         ("barrier removed", "sum_backward", Box::new(without("bar.sync")), "sums::sums"),
         ("barrier of a warp removed", "product", Box::new(without("bar.warp.sync")), "products::products"),
@@ -123,6 +130,8 @@ fn deliberate_mistakes_are_noticed() {
         ("registers of mma exchanged", "sum_flows", Box::new(swapped), "sums::sums"),
         ("index off by one", "input", Box::new(off_by_one), "inputs::"),
         ("index off by one", "update", Box::new(off_by_one), "inputs::"),
+        ("index off by one", "average", Box::new(off_by_one), "averages::"),
+        ("sum for a difference", "average", Box::new(added), "averages::"),
     ];
     let folder = tempfile::tempdir().unwrap();
     for (what, file, change, filter) in mutants {

@@ -3,7 +3,8 @@
 use crate::device::*;
 use crate::scaled::{self, NO_LOSS, Scale, ZERO};
 
-const UNIT_STD: f64 = std::f64::consts::PI / 1.732_050_807_568_877_2;
+/// Standard deviation of the logistic distribution of scale 1.
+pub const UNIT_STD: f64 = std::f64::consts::PI / 1.732_050_807_568_877_2;
 
 fn log_sigmoid(z: f64) -> f64 {
     if z >= 0.0 { -(-z).exp().ln_1p() } else { z - z.exp().ln_1p() }
@@ -27,11 +28,11 @@ fn log_prob(p: &ParamDesc, a: f32, b: f32, cell: u32) -> f64 {
 }
 
 /// Blocks of all kinds, their parameters and a batch.
-struct Inputs {
+pub struct Inputs {
     rows: usize,
     capacity: usize,
-    params: Vec<ParamDesc>,
-    theta: Vec<f32>,
+    pub params: Vec<ParamDesc>,
+    pub theta: Vec<f32>,
     num_stats: usize,
     num_rows: usize,
     cells: Vec<u32>,
@@ -40,7 +41,7 @@ struct Inputs {
 }
 
 /// Two tables, two Gaussians, two discrete logistics; the first of each is used twice.
-fn inputs(seed: u64, rows: usize, typical: bool) -> Inputs {
+pub fn inputs(seed: u64, rows: usize, typical: bool) -> Inputs {
     let mut rng = Rng::new(seed);
     let capacity = rows + 5;
     let mut it = Inputs {

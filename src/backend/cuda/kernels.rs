@@ -124,7 +124,7 @@ macro_rules! sources {
         }),*];
     };
 }
-sources!(input product sum_forward report sum_backward sum_flows update adam log_space renormalize);
+sources!(input product sum_forward report sum_backward sum_flows update average adam log_space renormalize);
 
 /// Declares wrappers. `one` have one kernel; `many` have one for each value of a variant.
 macro_rules! kernels {
@@ -256,6 +256,8 @@ kernels! {
         ) 128;
         table_masses(tables: Ptr<ParamDesc>, sums: Ptr<f64>, gain: f64, rows: Ptr<f64>) 128;
         blend_rows(into: Ptr<f64>, keep: f64, rows: Ptr<f64>, gain: f64, n: i64) 256;
+        average(averages: Ptr<f32>, theta: Ptr<f32>, n: i64, weight: f32) 256;
+        density_average(densities: Ptr<ParamDesc>, averages: Ptr<f32>, theta: Ptr<f32>, weight: f64) 64;
         adam(
             theta: Ptr<f32>, gradient: Ptr<f32>, first: Ptr<f32>, second: Ptr<f32>, n: i64, rate: f32, beta1: f32, beta2: f32,
             correct1: f32, correct2: f32, epsilon: f32,

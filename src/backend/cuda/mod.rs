@@ -193,6 +193,15 @@ impl CudaBackend {
         }
     }
 
+    /// The memory of θ̄, the one there is or a new one, to be put back when all of it has been written: what failed half
+    /// way is no average.
+    fn take_average(&mut self) -> Result<Slab<f32>> {
+        match self.average.take() {
+            Some(average) => Ok(average),
+            None => self.allocate(|b| b.device.alloc("averaged parameters", b.program.params.theta_len)),
+        }
+    }
+
     fn drop_workspace(&mut self) -> Result<()> {
         self.graphs.clear();
         (self.feed, self.workspace, self.log_space) = (None, None, None);
@@ -238,8 +247,14 @@ impl Backend for CudaBackend {
         self.device.upload(&self.program.params.theta_to_device(params.values()), self.theta.ptr)
     }
 
-    fn average(&mut self, _weight: f64) -> Result<()> {
-        Err(Error::unsupported("averages on CUDA"))
+    fn average(&mut self, weight: f64) -> Result<()> {
+        if let Some(average) = self.average.as_ref().filter(|_| weight < 1.0) {
+            return self.updater().average(average.ptr, weight);
+        }
+        let average = self.take_average()?;
+        self.device.copy_within(self.theta.ptr, average.ptr, self.program.params.theta_len)?;
+        self.average = Some(average);
+        Ok(())
     }
 
     fn averaged_params(&self) -> Result<Params> {
@@ -252,16 +267,16 @@ impl Backend for CudaBackend {
     fn set_average(&mut self, average: &Params) -> Result<()> {
         average.check(&self.circuit)?;
         let values = self.program.params.theta_to_device(average.values());
-        if self.average.is_none() {
-            self.average = Some(self.allocate(|b| b.device.zeros("averaged parameters", b.program.params.theta_len))?);
-        }
-        let average = self.average.as_ref().expect("allocated just now");
-        self.device.upload(&values, average.ptr)
+        let average = self.take_average()?;
+        self.device.upload(&values, average.ptr)?;
+        self.average = Some(average);
+        Ok(())
     }
 
     fn averaged_log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
         let Some(average) = self.average.take() else { return self.log_likelihoods(batch) };
-        // Evaluation reads θ from where it is told to, so the two can change places for as long as it takes.
+        // Evaluation asks for the address of θ at every launch and is never captured, so the two can change places for as
+        // long as it takes. The graphs of training passes hold the address of θ, which has its place back before the next.
         let theta = std::mem::replace(&mut self.theta, average);
         let found = self.log_likelihoods(batch);
         self.average = Some(std::mem::replace(&mut self.theta, theta));

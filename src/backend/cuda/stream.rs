@@ -83,6 +83,18 @@ impl Device {
         copied.map_err(|e| driver_error("copy to the device", e))
     }
 
+    /// Copies from one slab to another, in the order of the launches.
+    pub fn copy_within<T: DeviceRepr>(&self, from: Ptr<T>, to: Ptr<T>, len: usize) -> Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        self.bind()?;
+        let (to, from, bytes) = (to.address(), from.address(), len * size_of::<T>());
+        // SAFETY: callers pass two slabs of at least `len`.
+        let copied = unsafe { result::memcpy_dtod_async(to, from, bytes, self.compute.cu_stream()) };
+        copied.map_err(|e| driver_error("copy on the device", e))
+    }
+
     /// Reads numbers back, after everything launched so far.
     pub fn download<T: DeviceRepr + Clone + Default>(&self, from: Ptr<T>, len: usize) -> Result<Vec<T>> {
         let mut values = vec![T::default(); len];

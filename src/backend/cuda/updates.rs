@@ -1,4 +1,4 @@
-//! What happens to parameters and flows apart from a batch: the M-step, masses, gradient steps.
+//! What happens to parameters and flows apart from a batch: the M-step, masses, averages, gradient steps.
 
 use super::descriptors::*;
 use super::kernels::{Grid, Kernels};
@@ -176,6 +176,17 @@ impl Updater<'_> {
         self.kernels.fill_f64(Grid::over(num_rows), rows, 1.0, num_rows as i64)?;
         self.table_sums(FlowPtr { precision: FlowPrecision::Single, ptr: Ptr::NULL })?;
         self.table_masses(1.0, rows)
+    }
+
+    /// θ̄ ← θ̄ + weight·(θ − θ̄): of weights and tables number by number, of densities by the moments they expect.
+    pub fn average(&self, averages: Ptr<f32>, weight: f64) -> Result<()> {
+        let n = self.program.params.densities_at();
+        self.kernels.average(Grid::over(n), averages, self.theta, n as i64, weight as f32)?;
+        for span in &self.program.params.spans(BlockClass::Density) {
+            let grid = [span.units.div_ceil(64), span.count];
+            self.kernels.density_average(grid, self.params(span.first), averages, self.theta, weight)?;
+        }
+        Ok(())
     }
 
     /// flows = gain·flows − TD·θ.

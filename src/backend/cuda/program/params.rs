@@ -130,6 +130,11 @@ impl ParamLayout {
         &self.descs[self.classes[class as usize].clone()]
     }
 
+    /// Length of the parameters of weights and tables, which come before densities.
+    pub fn densities_at(&self) -> usize {
+        self.class(BlockClass::Density).first().map_or(self.theta_len, |d| d.theta_at as usize)
+    }
+
     /// The launches over the blocks of a class. `cols` is the number of slots.
     pub fn spans(&self, class: BlockClass) -> Vec<Span> {
         let extents: Vec<Extent> = (self.class(class).iter())
