@@ -363,6 +363,9 @@ fn buffers_of_another_backend_are_refused() {
     mine.refuses(kind, words, "row_masses into", |b| b.row_masses(f, 1.0, rows));
     mine.refuses(kind, words, "em_update retaining", |b| b.em_update(&em_update(rows, f)));
     mine.refuses(kind, words, "em_update with", |b| b.em_update(&em_update(r, flows)));
+    let at_least = Some(Retain { rows: r, at_least: Some(rows), scale: 1.0, offset: 0.0 });
+    let update = EmUpdate { retain_inputs: at_least, ..em_update(r, f) };
+    mine.refuses(kind, words, "em_update of at least", |b| b.em_update(&update));
     mine.refuses(kind, words, "gradient of", |b| b.gradient(flows, 1.0, r));
     mine.refuses(kind, words, "gradient with", |b| b.gradient(f, 1.0, rows));
     mine.refuses(kind, words, "adam's gradient", |b| b.adam_update(flows, g, h, &ADAM_STEP));

@@ -157,7 +157,10 @@ mod tests {
     fn a_path_finds_its_key_its_section_or_both() {
         assert!(some("batch.rows").unwrap().starts_with("batch.rows\n    Rows in a batch\n    type     whole number"));
         let both = some("learn.step").unwrap();
-        assert!(both.contains("0.4 (anemone)") && both.contains("learn.step.horizon"), "{both}");
+        assert!(
+            both.contains("\"counts\" } (anemone), 0.1 (mini_batch_em)") && both.contains("learn.step.horizon"),
+            "{both}"
+        );
         assert!(some("contender").unwrap().contains("contender.NAME.like"));
         assert!(some("name").unwrap().contains("the name of the file"));
     }

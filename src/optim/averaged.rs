@@ -94,18 +94,24 @@ impl Averaged {
 
     /// Puts saved counters and parameters back.
     fn replace(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()> {
-        let Ok(theta) = state.buffer(THETA) else {
+        let is_averaged = state.buffers.contains_key(THETA)
+            || COUNTERS.iter().any(|&name| state.counters.contains_key(name))
+            || NUMBERS.iter().any(|&name| state.numbers.contains_key(name));
+        if !is_averaged {
             // Saved without an average: it begins here.
             (self.updates, self.averaged, self.usual) = (0, 0, Usual::default());
             return Ok(());
+        }
+        let Tensor::F32(theta) = state.buffer(THETA)? else {
+            return Err(Error::state("saved parameters must be of type f32"));
         };
-        let Tensor::F32(theta) = theta else { return Err(Error::state("saved parameters must be of type f32")) };
         let [updates, averaged, batches] = COUNTERS.map(|name| state.counter(name));
         let [mean, variance, weight] = NUMBERS.map(|name| state.number(name));
         let usual = Usual { batches: batches?, mean: mean?, variance: variance?, weight: weight? };
         let (updates, averaged) = (updates?, averaged?);
         let average = backend.averaged_params()?; // what the checkpoint calls its model
-        backend.set_params(&Params::from_values(backend.circuit(), theta.clone())?)?;
+        let theta = Params::from_values(backend.circuit(), theta.clone()).map_err(|e| e.at("the saved state"))?;
+        backend.set_params(&theta)?;
         backend.set_average(&average)?;
         (self.updates, self.averaged, self.usual) = (updates, averaged, usual);
         Ok(())
@@ -196,13 +202,15 @@ impl Usual {
     /// fewer rows deviates further by nature.
     fn is_broken_by(&mut self, log_likelihood: f64, weight: f64, deviations: f64) -> bool {
         let away = log_likelihood - self.mean;
-        let spread = self.variance.sqrt() * (self.weight / weight).max(1.0).sqrt();
-        let is_unusual = deviations > 0.0 && self.batches >= FIRST && away < -deviations * spread;
         let share = if self.batches == 0 { 1.0 } else { SHARE };
+        self.weight += share * (weight - self.weight);
+        // What the deviation would be of a batch of the usual weight.
+        let square = away * away * (weight / self.weight).min(1.0);
+        let is_lower = away < 0.0 && square > deviations * deviations * self.variance;
+        let is_unusual = deviations > 0.0 && self.batches >= FIRST && is_lower;
         self.batches += 1;
         self.mean += share * away;
-        self.variance = if share < 1.0 { (1.0 - share) * (self.variance + share * away * away) } else { 0.0 };
-        self.weight += share * (weight - self.weight);
+        self.variance = if share < 1.0 { (1.0 - share) * (self.variance + share * square) } else { 0.0 };
         is_unusual
     }
 }

@@ -326,7 +326,8 @@ fn the_resolved_pipeline_is_in_the_order_of_the_data_and_complete() {
         "window = 128",
         "rows = 512",
         "optimizer = \"anemone\"",
-        "step = 0.4",
+        "momentum = 0.0",
+        "retain = \"larger\"",
         "memory = \"256MiB\"",
         "epochs = 1",
     ] {
