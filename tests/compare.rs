@@ -2,13 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anemone::compare::findings::{Contender, Findings};
 use anemone::compare::run::{Audience, CompareOptions, Task};
-use anemone::compare::spec::{ComparisonSpec, Overrides};
+use anemone::compare::spec::{Choice, ComparisonSpec, ContenderSpec, Overrides};
 use anemone::pipeline::observer::{Event, Observer};
 use anemone::pipeline::prepare::Machine;
 use anemone::pipeline::stop::Stop;
@@ -257,14 +257,54 @@ fn a_plan_is_told_and_mistakes_are_one_line() {
     assert_eq!(output.status.code(), Some(2), "two of one name");
 }
 
+const TREE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 6\ncats = 4\nlatents = 3\nrows = 400\n[batch]\nrows = 50\n\
+    [circuit]\nmodel = 'hclt'\nlatents = 3\n[validate]\nrows = 100\n";
+
+const STARTS: &str = "[compare]\npipeline = 'tree.toml'\nepochs = 2\nseeds = [1, 2]\n[contender.shared]\n\
+    [contender.rows]\ncircuit.start = 'rows'\n[contender.wide]\ncircuit.perturbation = { try = [9.0, 0.001] }\n\
+    [contender.adam]\nlearn.optimizer = 'adam'\n";
+
+#[test]
+fn a_contender_may_start_elsewhere_in_the_same_circuit_and_regret_is_told_over_files() {
+    let folder = folder();
+    let dir = folder.path();
+    std::fs::write(dir.join("tree.toml"), TREE).unwrap();
+    std::fs::write(dir.join("one.toml"), STARTS).unwrap();
+    std::fs::write(dir.join("two.toml"), format!("{STARTS}[set]\ncircuit.latents = 5\n")).unwrap();
+    let printed = anemone_output(dir, &["compare", "one.toml", "two.toml", "--out", "out"]);
+    let found = findings(&dir.join("out"));
+    for section in &found.sections {
+        let [shared, rows, wide, adam] = &section.contenders[..] else { panic!("{section:?}") };
+        let start = |contender: &Contender, run: usize| contender.runs[run].points[0].valid.unwrap();
+        for run in 0..2 {
+            assert_eq!(start(shared, run), start(adam, run), "who says nothing starts with the others");
+            assert!(start(rows, run) != start(shared, run) && start(wide, run) != start(shared, run));
+        }
+        assert_eq!(setting(rows, "circuit.start"), "\"rows\"");
+        assert_eq!((setting(wide, "circuit.perturbation").parse(), wide.trials.len()), (Ok(9.0), 2));
+        let page = std::fs::read_to_string(dir.join("out/report.md")).unwrap();
+        assert!(page.contains("circuit.start = \"rows\""), "a start of one's own is among the options");
+    }
+    let lines: Vec<&str> = printed.lines().collect();
+    let at = lines.iter().position(|line| *line == "Regret on validation rows").unwrap();
+    let words = |line: &str| line.split_whitespace().map(String::from).collect::<Vec<_>>();
+    assert_eq!(words(lines[at + 1]), ["contender", "one", "two", "regret"]);
+    let regrets: Vec<f64> = lines[at + 2..at + 6].iter().map(|line| words(line)[3].parse().unwrap()).collect();
+    assert!(regrets.is_sorted() && regrets[0] >= 0.0 && regrets[3] > 0.0, "{printed}");
+    assert!(lines.last().unwrap().ends_with("report.html"), "{printed}");
+    let csv = std::fs::read_to_string(dir.join("out/regret.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 5, "{csv}");
+    // One file has nothing to be compared over.
+    let printed = anemone_output(dir, &["compare", "one.toml", "--out", "out"]);
+    assert!(!printed.contains("Regret"), "{printed}");
+}
+
 /// Every comparison of the repository is understood.
 #[test]
 fn experiments_are_understood() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/experiments");
     let mut seen = 0;
-    for domain in std::fs::read_dir(folder).unwrap() {
-        for file in std::fs::read_dir(domain.unwrap().path()).unwrap() {
-            let path = file.unwrap().path();
+    for domain in ["images", "snps", "text"] {
+        for path in experiments(domain) {
             let spec = ComparisonSpec::load(&path, &Overrides::default()).unwrap();
             assert!(spec.contenders.iter().any(|contender| contender.name == "anemone"), "{}", path.display());
             assert!(spec.contenders.iter().any(|contender| contender.name == "full-batch EM"), "{}", path.display());
@@ -272,4 +312,39 @@ fn experiments_are_understood() {
         }
     }
     assert!(seen >= 6, "{seen}");
+}
+
+/// Files are told apart by their data alone: a mean over them says something only if everybody is the same in each.
+#[test]
+fn the_files_of_the_protocol_have_the_same_contenders_with_the_same_grids() {
+    let contenders = |path: &Path| {
+        let spec = ComparisonSpec::load(path, &Overrides::default()).unwrap();
+        assert!(spec.seeds == [1, 2, 3] && !spec.test.is_empty(), "{}", path.display());
+        let grid = |contender: &ContenderSpec| {
+            let trials = spec.trials_after(contender, &Choice::default()).unwrap();
+            let mut settings: Vec<Vec<(String, String)>> = Vec::new();
+            for trial in &trials {
+                // A search of fewer epochs than runs, or another start, is not another grid. An HMM has no other start.
+                let own = trial.settings().into_iter().filter(|setting| setting.key != "circuit.start");
+                let of = |value: String| value.split("horizon").next().unwrap_or_default().to_string();
+                settings.push(own.map(|setting| (setting.key, of(setting.value))).collect());
+            }
+            (contender.name.clone(), contender.seeds.clone(), settings)
+        };
+        spec.contenders.iter().map(grid).collect::<Vec<_>>()
+    };
+    let files = experiments("rules");
+    assert_eq!(files.len(), 9);
+    let first = contenders(&files[0]);
+    assert_eq!((first.len(), first.iter().map(|(_, _, trials)| trials.len()).sum::<usize>()), (9, 25));
+    for file in &files[1..] {
+        assert_eq!(contenders(file), first, "{}", file.display());
+    }
+}
+
+fn experiments(domain: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines/experiments").join(domain);
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files
 }

@@ -32,11 +32,11 @@ fn every_file_is_written_whole_and_named() {
     let files = report::write(&findings(), &folder).unwrap().files;
     let charts =
         ["text-hmm", "troubled"].map(|s| [format!("charts/{s}-epochs.svg"), format!("charts/{s}-seconds.svg")]);
-    let named = ["report.html", "report.md", "curves.csv", "table.csv", "trials.csv"].map(String::from);
+    let named = ["report.html", "report.md", "curves.csv", "table.csv", "trials.csv", "regret.csv"].map(String::from);
     let wanted: HashSet<_> = charts.concat().into_iter().chain(named).map(|name| folder.join(name)).collect();
     assert_eq!(files.iter().cloned().collect::<HashSet<_>>(), wanted);
     let count = |folder: &Path| fs::read_dir(folder).unwrap().count();
-    assert_eq!((count(&folder), count(&folder.join("charts"))), (6, 4), "something was left beside");
+    assert_eq!((count(&folder), count(&folder.join("charts"))), (7, 4), "something was left beside");
 }
 
 #[test]
@@ -190,6 +190,36 @@ fn what_went_wrong_is_named() {
     ] {
         assert!(page.contains(said), "{said}");
     }
+}
+
+#[test]
+fn sections_that_share_contenders_end_with_their_regret() {
+    let mut found = findings();
+    let (_, page) = written(&found);
+    assert!(!page.contains("Over all sections"), "one of two sections is not over");
+    found.sections[1] = Section { name: "again".into(), ..text() };
+    found.sections[1].contenders.reverse();
+    found.sections[1].contenders[0].runs[2].failed = Some("diverged".into());
+    let (dir, page) = written(&found);
+    balanced(&page);
+    let after = page.split("<section id=\"over_all\">").nth(1).unwrap();
+    assert!(page.contains("<a href=\"#over_all\">Over all sections</a>") && !after.contains("<section"));
+    let markdown = fs::read_to_string(dir.path().join("report.md")).unwrap();
+    let told = markdown.split("## Over all sections").nth(1).unwrap();
+    let csv = parse_csv(&fs::read_to_string(dir.path().join("regret.csv")).unwrap());
+    assert_eq!(csv[0], ["measure", "contender", "text-hmm", "again", "regret"]);
+    assert_eq!(csv.len(), 1 + 2 * 6);
+    for (rows, title) in [(&csv[1..7], "Regret on validation rows"), (&csv[7..], "Regret on test rows")] {
+        assert!(after.contains(title) && told.contains(title));
+        let numbers: Vec<f64> = rows[..5].iter().map(|row| row[4].parse().unwrap()).collect();
+        assert!(rows[0][1] == "anemone" && numbers[0] == 0.0 && numbers.is_sorted() && numbers[1] > 0.0, "{rows:?}");
+        assert_eq!(rows[5][1..], ["Adam", &rows[5][2], "", ""], "a run of it failed");
+        for row in &rows[..5] {
+            let regret = format!("{:.3}", row[4].parse::<f64>().unwrap());
+            assert!(after.contains(&regret) && told.contains(&regret), "{row:?}");
+        }
+    }
+    assert!(after.contains("Without a mean: Adam (failed in again).") && told.contains("Adam (failed in again)"));
 }
 
 #[test]

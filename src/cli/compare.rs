@@ -26,7 +26,8 @@ use crate::pipeline::stop::Stop;
 /// Compare optimizers on the same stream, from the same start, and write a report.
 ///
 /// Each file names a pipeline and the contenders that learn it (see pipelines/experiments). Options that a contender
-/// searches are settled first; then every contender learns once for each seed. Everything is in one folder, with
+/// searches are settled first; then every contender learns once for each seed. Where files share contenders, a last table
+/// has the regret of each: its mean gap to the best over all files. Everything is in one folder, with
 /// report.html (and report.md), its charts as SVG and its tables as CSV, written anew after every run. The same command
 /// goes on with what is not over.
 #[derive(Args, Clone, Debug)]
@@ -80,6 +81,10 @@ pub(super) fn run(args: &CompareArgs) -> Outcome {
     let (findings, is_over) = compared?;
     let written = write(&findings, &options.out)?;
     if !args.quiet {
+        let regret = report::regret_in_plain_text(&findings);
+        if !regret.is_empty() {
+            say(format_args!("\n{regret}\n"))?;
+        }
         let unfinished = if is_over { "" } else { "stopped; the same command goes on\n" };
         say(format_args!("{unfinished}report      {}", written.page.display()))?;
     }

@@ -7,10 +7,12 @@
 
 mod curve;
 mod reach;
+mod regret;
 mod verdict;
 
 pub use curve::{Band, CurvePoint, mean_curve};
 pub use reach::{Against, Reached, against, best_of_seed, full_batch_em, reach};
+pub use regret::{Gap, Measure, Regret, RegretRow, regrets};
 pub use verdict::{notes, verdict};
 
 use super::findings::{Contender, Point, Run, Section};

@@ -1,7 +1,7 @@
 //! What a comparison found: the one thing that is written to `findings.json` and that reports are made of.
 //!
-//! All likelihoods are means in nats per row. A run is one contender under one seed; runs of the same seed start from
-//! the same parameters and see the same rows.
+//! All likelihoods are means in nats per row. A run is one contender under one seed; runs of the same seed see the same
+//! rows and start from the same parameters, unless a contender has a start among its settings.
 
 use serde::{Deserialize, Serialize};
 

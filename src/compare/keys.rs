@@ -8,6 +8,9 @@ use crate::pipeline::spec::{Table, for_all, key};
 pub(crate) const TABLES: [&Table; 4] = [&COMPARE, &SET, &CONTENDER, &REFERENCE];
 
 const SEEDS: &str = "list of different whole numbers";
+/// What a contender may say about the circuit: parameters, not structure, which everybody shares.
+pub(super) const OF_A_START: [&str; 2] = ["circuit.start", "circuit.perturbation"];
+
 const OR_TRY: &str = "as in a pipeline, or `{ try = […] }`, a list to search";
 
 pub(super) const COMPARE: Table = Table {
@@ -53,6 +56,8 @@ pub(super) const CONTENDER: Table = Table {
         ),
         key("learn.KEY", Other(OR_TRY), Means("as in the pipeline"), "How it learns; not for how long"),
         key("batch.rows", Other(OR_TRY), Means("as in the pipeline"), "Rows in a batch"),
+        key(OF_A_START[0], Other(OR_TRY), Means("as in the pipeline"), "What it starts from; the structure is shared"),
+        key(OF_A_START[1], Other(OR_TRY), Means("as in the pipeline"), "How far apart its parameters start"),
     ],
 };
 

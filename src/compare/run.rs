@@ -17,7 +17,7 @@ use crate::pipeline::evaluate::evaluate;
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::prepare::{Built, HeldOut, Inputs, Machine};
 use crate::pipeline::run::{TrainOptions, train_on};
-use crate::pipeline::spec::{PipelineSpec, inline};
+use crate::pipeline::spec::{CircuitSpec, PipelineSpec, inline};
 use crate::pipeline::stop::Stop;
 use crate::source::Source;
 
@@ -90,7 +90,7 @@ pub async fn compare(
         let shared = spec.shared(spec.seeds[0])?;
         let inputs = open(spec, &shared).await.map_err(|e| e.at(&spec.name))?;
         findings.sections.push(begin(spec, &inputs));
-        let mut section = Running { spec, options, stop, inputs, starts: Vec::new() };
+        let mut section = Running { spec, options, stop, inputs, circuits: Vec::new(), starts: Vec::new() };
         if !section.run(&mut findings, audience).await.map_err(|e| e.at(&spec.name))? {
             return Ok((findings, false));
         }
@@ -132,11 +132,9 @@ fn begin(spec: &ComparisonSpec, inputs: &Inputs) -> Section {
     }
 }
 
-/// What everybody starts from under one seed.
-#[derive(Clone)]
+/// What somebody starts from. Whoever says the same of the circuit, seed and all, starts from the same parameters.
 struct Start {
-    seed: u64,
-    circuit: Arc<Circuit>,
+    circuit: CircuitSpec,
     point: Point,
 }
 
@@ -146,6 +144,8 @@ struct Running<'a> {
     options: &'a CompareOptions,
     stop: &'a Stop,
     inputs: Inputs,
+    /// One for each seed, shared by everybody.
+    circuits: Vec<(u64, Arc<Circuit>)>,
     starts: Vec<Start>,
 }
 
@@ -258,7 +258,8 @@ impl Running<'_> {
             return Ok(Some(result));
         }
         audience.begins(task);
-        let start = self.starts_from(task.seed, audience).await?;
+        let circuit = self.circuit(task.seed, audience).await?;
+        let start = self.start(&pipeline, &circuit).await?;
         let options = TrainOptions {
             name: task.contender.clone(),
             out: folder.path().to_path_buf(),
@@ -268,8 +269,8 @@ impl Running<'_> {
             every_look: true,
         };
         let mut recorder = Recorder::new(&folder, &mut *audience);
-        let finished = train_on(&pipeline, &inputs, start.circuit, &options, self.stop, &mut recorder).await;
-        let mut result = recorder.finish(task.seed, start.point)?;
+        let finished = train_on(&pipeline, &inputs, circuit, &options, self.stop, &mut recorder).await;
+        let mut result = recorder.finish(task.seed, start)?;
         match finished {
             // Also one that was stopped before its last look at held-out rows, which the next stretch makes up for.
             Ok(finished) if finished.epoch < task.epochs || !result.is_looked_at_after(task.epochs) => return Ok(None),
@@ -289,25 +290,39 @@ impl Running<'_> {
         Ok(Some(result))
     }
 
-    /// The circuit of a seed with how likely held-out rows are before anybody learned.
-    async fn starts_from(&mut self, seed: u64, audience: &mut dyn Audience) -> Result<Start> {
-        if let Some(start) = self.starts.iter().find(|start| start.seed == seed) {
-            return Ok(start.clone());
+    /// The circuit of a seed. It is the shared pipeline's: a contender may start elsewhere, not in another circuit.
+    async fn circuit(&mut self, seed: u64, audience: &mut dyn Audience) -> Result<Arc<Circuit>> {
+        if let Some((_, circuit)) = self.circuits.iter().find(|(of, _)| *of == seed) {
+            return Ok(circuit.clone());
         }
         let shared = self.spec.shared(seed)?;
         let mut inputs = self.inputs.clone();
         inputs.batch.seed = seed;
         let mut seen = |share| audience.event(&Event::Structure { share });
         let circuit = Arc::new(inputs.build_circuit(&shared, &mut seen).await?);
-        let Built { mut placed, .. } = inputs.build_learner(&shared, &circuit, &self.options.machine, None).await?;
+        self.circuits.push((seed, circuit.clone()));
+        Ok(circuit)
+    }
+
+    /// How likely held-out rows are where a contender starts.
+    async fn start(&mut self, pipeline: &PipelineSpec, circuit: &Arc<Circuit>) -> Result<Point> {
+        if let Some(start) = self.starts.iter().find(|start| start.circuit == pipeline.circuit) {
+            return Ok(start.point);
+        }
+        // Only the parameters are the contender's: its optimizer and the size of its batches have no part in them.
+        let seed = pipeline.batch.seed;
+        let shared = PipelineSpec { circuit: pipeline.circuit.clone(), ..self.spec.shared(seed)? };
+        let mut inputs = self.inputs.clone();
+        inputs.batch.seed = seed;
+        let Built { mut placed, .. } = inputs.build_learner(&shared, circuit, &self.options.machine, None).await?;
         let mut point = Point::default();
         if let Some(valid) = &inputs.valid {
             let score = async |batch| placed.backend.log_likelihoods(&batch);
             let found = evaluate(&mut valid.open(&inputs)?, valid.rows, score).await?;
             point.valid = found.mean_log_likelihood.filter(|_| found.impossible_rows == 0);
         }
-        self.starts.push(Start { seed, circuit, point });
-        Ok(self.starts[self.starts.len() - 1].clone())
+        self.starts.push(Start { circuit: pipeline.circuit.clone(), point });
+        Ok(point)
     }
 }
 

@@ -28,7 +28,8 @@
 //! pipeline is found beside this file, data as in a pipeline.
 //!
 //! Contenders share data, decoder, circuit, start and order of rows; they differ in how they learn (`learn`) and in how
-//! many rows they take at once (`batch.rows`). Everything is understood, every combination of options that is to be
+//! many rows they take at once (`batch.rows`). A contender that is to show what a start is worth says its own
+//! (`circuit.start`, `circuit.perturbation`); the structure stays shared. Everything is understood, every combination of options that is to be
 //! tried included, before anything is learned.
 //!
 //! Schedules in the file are written for its `epochs` and for the size of batches beside them. A trial of fewer epochs,
@@ -205,7 +206,7 @@ impl ComparisonSpec {
         Ok(())
     }
 
-    /// The pipeline that everybody shares, under one seed: data, circuit and start are its.
+    /// The pipeline that everybody shares, under one seed: data and circuit are its, and the start of whoever says none.
     pub fn shared(&self, seed: u64) -> Result<PipelineSpec> {
         self.pipeline(&Choice::default(), seed, self.epochs)
     }
@@ -364,7 +365,7 @@ fn contenders(document: &Document, seeds: &[u64]) -> Result<Vec<ContenderSpec>> 
             own.remove(&format!("{path}.{}", key.name));
         });
         let shared = |path: &str| {
-            let allowed = path.starts_with("learn.") || path == "batch.rows";
+            let allowed = path.starts_with("learn.") || keys::OF_A_START.contains(&path) || path == "batch.rows";
             let limits = ["learn.epochs", "learn.batches", "learn.seconds"];
             let why = "is the same for everybody (put it into [set], or epochs into [compare])";
             (!allowed || limits.contains(&path)).then(|| why.to_string())
@@ -457,6 +458,13 @@ mod tests {
         let settings = plain[0].settings();
         assert!(settings.contains(&searched[0]) && settings.iter().any(|s| s.key == "learn.momentum"), "{settings:?}");
         assert_eq!((&spec.contenders[0].seeds[..], &spec.contenders[2].seeds[..]), (&[3, 4][..], &[4][..]));
+        // A start of its own is a contender's; everybody shares the rest of the circuit.
+        let file = FILE.replacen("learn.momentum = 0.0", "circuit.perturbation = 0.5", 1);
+        let other = load(&file, &Overrides::default()).unwrap();
+        let choice = &other.trials(&other.contenders[1]).unwrap()[0];
+        let circuits = [other.pipeline(choice, 3, 5).unwrap().circuit, other.shared(3).unwrap().circuit];
+        assert_eq!([circuits[0].perturbation, circuits[1].perturbation], [0.5, 2.0]);
+        assert_eq!(circuits[0].model, circuits[1].model);
         // Full-batch EM has no step; the pipeline's is left out.
         assert!(spec.pipeline(&spec.trials(&spec.contenders[2]).unwrap()[0], 3, 5).is_ok());
     }

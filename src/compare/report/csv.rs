@@ -1,6 +1,6 @@
 //! The same figures for other programs: RFC 4180, numbers that come back to the same bits, nothing where there is no number.
 
-use crate::compare::analysis::{Spread, Standing};
+use crate::compare::analysis::{Measure, Spread, Standing, regrets};
 use crate::compare::findings::{Findings, Setting};
 
 /// Every point of every run.
@@ -100,6 +100,29 @@ pub fn trials(findings: &Findings) -> String {
                     trial.is_chosen.to_string(),
                 ]));
             }
+        }
+    }
+    rows.concat()
+}
+
+/// Gaps to the best of each section in percent, a column each, and the regret over all; only a header where there is none.
+pub fn regret(findings: &Findings) -> String {
+    let all = regrets(findings);
+    let sections = all.first().map_or(&[][..], |regret| &regret.sections);
+    let mut head = vec!["measure", "contender"];
+    head.extend(sections.iter().map(|section| section.name.as_str()));
+    head.push("regret");
+    let mut rows = vec![row(&head)];
+    for regret in &all {
+        let measure = match regret.measure {
+            Measure::Valid => "valid",
+            Measure::Test => "test",
+        };
+        for of in &regret.rows {
+            let mut cells = vec![measure.to_string(), of.name.to_string()];
+            cells.extend(of.gaps.iter().map(|gap| number(gap.percent())));
+            cells.push(number(of.regret));
+            rows.push(row(&cells));
         }
     }
     rows.concat()

@@ -2,6 +2,8 @@
 
 use super::lines::Line;
 use super::palette::{marker, variables};
+use super::regret;
+use super::table::Table;
 use super::tables::{ablations, crossings, results, trials};
 use crate::compare::analysis::{notes, verdict};
 use crate::compare::findings::{Findings, Section};
@@ -28,8 +30,9 @@ pub fn page(findings: &Findings, sections: &[Shown<'_>]) -> String {
          @media print {{ :root {{ color-scheme: light; {light} }} }}\n{}",
         include_str!("style.css")
     );
-    let contents = if sections.len() > 1 { contents(sections) } else { String::new() };
-    let body: String = sections.iter().map(section).collect();
+    let over_all = regret::tables(findings);
+    let contents = if sections.len() > 1 { contents(sections, !over_all.is_empty()) } else { String::new() };
+    let body: String = sections.iter().map(section).chain([regret_section(&over_all)]).collect();
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n\
@@ -54,12 +57,28 @@ fn about(findings: &Findings) -> String {
     html
 }
 
-fn contents(sections: &[Shown<'_>]) -> String {
+/// No section of the findings is called so: their names have no underscores.
+const OVER_ALL: &str = "over_all";
+
+fn contents(sections: &[Shown<'_>], has_regret: bool) -> String {
     let entry = |shown: &Shown<'_>| {
         let Section { name, title, circuit, .. } = shown.section;
         format!("<li><a href=\"#{}\">{}</a> <small>{}</small></li>\n", escape(name), escape(title), escape(circuit))
     };
-    format!("<nav aria-label=\"Contents\"><ol>\n{}</ol></nav>\n", sections.iter().map(entry).collect::<String>())
+    let mut entries: String = sections.iter().map(entry).collect();
+    if has_regret {
+        entries += &format!("<li><a href=\"#{OVER_ALL}\">{}</a> <small>regret</small></li>\n", regret::TITLE);
+    }
+    format!("<nav aria-label=\"Contents\"><ol>\n{entries}</ol></nav>\n")
+}
+
+/// What only several sections together say.
+fn regret_section(tables: &[Table]) -> String {
+    if tables.is_empty() {
+        return String::new();
+    }
+    let tables: String = tables.iter().map(Table::html).collect();
+    format!("<section id=\"{OVER_ALL}\">\n<h2>{}</h2>\n{tables}</section>\n", regret::TITLE)
 }
 
 fn section(shown: &Shown<'_>) -> String {

@@ -1,6 +1,8 @@
 //! The page once more, for places that take no HTML: notes, pull requests, a project's own documentation.
 
 use super::html::{Shown, facts};
+use super::regret;
+use super::table::Table;
 use super::tables::{ablations, crossings, results, trials};
 use crate::compare::analysis::{notes, verdict};
 use crate::compare::findings::{Findings, Section};
@@ -15,6 +17,11 @@ pub fn page(findings: &Findings, sections: &[Shown<'_>]) -> String {
         blocks.push(format!("    {}", findings.command.replace('\n', " ")));
     }
     blocks.extend(sections.iter().map(section));
+    let regrets = regret::tables(findings);
+    if !regrets.is_empty() {
+        blocks.push(format!("## {}", regret::TITLE));
+        blocks.extend(regrets.iter().map(Table::markdown));
+    }
     blocks.retain(|block| !block.is_empty());
     blocks.join("\n\n") + "\n"
 }
@@ -51,11 +58,13 @@ fn searched(section: &Section) -> Vec<String> {
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     // What makes a list, a heading or a rule of the line that it begins: a sign, or a number with a full stop or bracket.
+    // (Not a number with decimals: a list needs room behind its mark.)
     let number = text.bytes().take_while(u8::is_ascii_digit).count();
+    let is_item = number > 0 && text[number..].chars().nth(1).is_none_or(char::is_whitespace);
     for (at, c) in text.char_indices() {
         match c {
             '-' | '+' | '=' if at == 0 => escaped.extend(['\\', c]),
-            '.' | ')' if at == number && number > 0 => escaped.extend(['\\', c]),
+            '.' | ')' if at == number && is_item => escaped.extend(['\\', c]),
             '\\' | '|' | '*' | '_' | '`' | '[' | ']' | '<' | '>' | '#' | '~' | '$' => escaped.extend(['\\', c]),
             '&' => escaped.push_str("&amp;"),
             c if c.is_whitespace() => escaped.push(' '),
@@ -74,7 +83,8 @@ mod tests {
     fn nothing_that_is_written_becomes_markup() {
         assert_eq!(escape("a|b *c* <i>\n&amp; \u{0}"), "a\\|b \\*c\\* \\<i\\> &amp;amp; \u{FFFD}");
         assert_eq!(escape("Ünïcode −1 ∞ (2 of 3: 8.5)"), "Ünïcode −1 ∞ (2 of 3: 8.5)");
-        let lines = ["- a - b", "+ momentum", "---", "12. a 1. b", "3) c", ".5 and (x)"].map(escape);
-        assert_eq!(lines, ["\\- a - b", "\\+ momentum", "\\---", "12\\. a 1. b", "3\\) c", ".5 and (x)"]);
+        let lines = ["- a - b", "+ momentum", "---", "12. a 1. b", "3) c", "4.", ".5 and (x)", "0.25"].map(escape);
+        let escaped = ["\\- a - b", "\\+ momentum", "\\---", "12\\. a 1. b", "3\\) c", "4\\.", ".5 and (x)", "0.25"];
+        assert_eq!(lines, escaped);
     }
 }

@@ -10,6 +10,7 @@ mod legend;
 mod lines;
 mod markdown;
 mod palette;
+mod regret;
 mod table;
 mod tables;
 mod view;
@@ -36,7 +37,7 @@ pub struct Written {
     pub files: Vec<PathBuf>,
 }
 
-/// Writes `report.html`, `report.md`, `charts/*.svg`, `curves.csv`, `table.csv` and `trials.csv` into a folder, which is made if it is not there.
+/// Writes `report.html`, `report.md`, `charts/*.svg`, `curves.csv`, `table.csv`, `trials.csv` and `regret.csv` into a folder, which is made if it is not there.
 pub fn write(findings: &Findings, folder: &Path) -> Result<Written> {
     check_names(findings)?;
     // All is drawn before anything is written: a mistake leaves what was there.
@@ -61,6 +62,7 @@ pub fn write(findings: &Findings, folder: &Path) -> Result<Written> {
     files.push((folder.join("curves.csv"), csv::curves(findings)));
     files.push((folder.join("table.csv"), csv::table(findings)));
     files.push((folder.join("trials.csv"), csv::trials(findings)));
+    files.push((folder.join("regret.csv"), csv::regret(findings)));
     files.push((folder.join("report.md"), markdown::page(findings, &shown)));
     files.push((page.clone(), html::page(findings, &shown)));
     let charts = folder.join("charts");
@@ -69,6 +71,11 @@ pub fn write(findings: &Findings, folder: &Path) -> Result<Written> {
         write_whole(path, text)?;
     }
     Ok(Written { page, files: files.into_iter().map(|(path, _)| path).collect() })
+}
+
+/// The tables of regret for a terminal; empty where sections have too little in common.
+pub fn regret_in_plain_text(findings: &Findings) -> String {
+    regret::plain(findings)
 }
 
 /// Names of sections become names of files.

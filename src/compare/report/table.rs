@@ -73,6 +73,10 @@ impl Cell {
         format!("<{tag}{class}>{text}{small}</{close}>")
     }
 
+    fn plain(&self) -> String {
+        format!("{} {}", self.text, self.small).trim().to_string()
+    }
+
     fn markdown(&self) -> String {
         let text = markdown::escape(&self.text);
         let text = if self.is_best && !text.is_empty() { format!("**{text}**") } else { text };
@@ -153,5 +157,27 @@ impl Table {
             if self.title.is_empty() { String::new() } else { format!("### {}", markdown::escape(&self.title)) };
         let blocks = [title, lines.join("\n"), markdown::escape(&self.caption)];
         blocks.into_iter().filter(|block| !block.is_empty()).collect::<Vec<_>>().join("\n\n")
+    }
+    /// For a terminal, with its title: columns stand below each other. Nothing if it has no rows.
+    pub fn plain(&self) -> String {
+        if self.rows.is_empty() && self.quiet_rows.is_empty() {
+            return String::new();
+        }
+        let rows = self.rows.iter().chain(&self.quiet_rows);
+        let rows: Vec<Vec<String>> =
+            std::iter::once(&self.heads).chain(rows).map(|cells| cells.iter().map(Cell::plain).collect()).collect();
+        let width = |at: usize| rows.iter().filter_map(|cells| cells.get(at)).map(|cell| cell.chars().count()).max();
+        let line = |cells: &Vec<String>| {
+            let cell = |(at, text): (usize, &String)| {
+                let width = width(at).unwrap_or(0);
+                if self.heads[at].is_number { format!("  {text:>width$}") } else { format!("  {text:<width$}") }
+            };
+            cells.iter().enumerate().take(self.heads.len()).map(cell).collect::<String>().trim_end().to_string()
+        };
+        let mut lines = vec![self.title.clone()];
+        lines.extend(rows.iter().map(line));
+        lines.push(format!("  {}", self.caption));
+        lines.retain(|line| !line.trim().is_empty());
+        lines.join("\n")
     }
 }
