@@ -130,7 +130,8 @@ fn looking_at_a_lazy_table_or_saving_it_changes_no_bit() {
                 if look(i) {
                     backend.log_likelihoods(batch).unwrap();
                     backend.averaged_log_likelihoods(batch).unwrap();
-                    (backend.params().unwrap(), backend.averaged_params().unwrap());
+                    backend.params().unwrap();
+                    backend.averaged_params().unwrap();
                 }
                 if stop(i) {
                     let (state, params) = (optimizer.save(&backend).unwrap(), backend.averaged_params().unwrap());
