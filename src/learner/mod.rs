@@ -107,7 +107,7 @@ impl Learner {
         let (commands, queue) = async_channel::bounded(QUEUE);
         let (alive, ended) = async_channel::bounded(1);
         let fate = Fate::default();
-        let worker = Worker { backend, optimizer, progress, public: public.clone(), top_down: None };
+        let worker = Worker { backend, optimizer, progress, public: public.clone() };
         let worker_fate = fate.clone();
         thread::Builder::new()
             .name("anemone-learner".into())

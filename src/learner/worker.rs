@@ -12,7 +12,8 @@ use std::time::Instant;
 use async_channel::{Receiver, Sender};
 
 use super::{Progress, Snapshot};
-use crate::backend::{Backend, PhaseSeconds, RowsId};
+use crate::backend::cpu::top_down_of;
+use crate::backend::{Backend, PhaseSeconds};
 use crate::circuit::{Params, StatesInUse};
 use crate::data::{Batch, Cursor};
 use crate::error::{Error, ErrorKind, Result};
@@ -61,9 +62,6 @@ pub(super) struct Worker {
     pub progress: Progress,
     /// What the handles show.
     pub public: Arc<Mutex<Progress>>,
-    /// Where top-down probabilities go when somebody asks for them, made by the first who does. Not an optimizer's
-    /// buffer, whose contents may count in the next update.
-    pub top_down: Option<RowsId>,
 }
 
 /// The life of the thread. `ended` is dropped last: whoever waits for it finds the fate settled and the device
@@ -164,13 +162,10 @@ impl Worker {
         })
     }
 
-    fn states_in_use(&mut self) -> Result<StatesInUse> {
-        let rows = match self.top_down {
-            Some(rows) => rows,
-            None => *self.top_down.insert(self.backend.new_rows()?),
-        };
-        self.backend.top_down(rows)?;
-        StatesInUse::new(self.backend.circuit(), &self.backend.rows(rows)?)
+    /// Of the parameters that answer, which a device does not have where it learns: on the host, like `inspect`.
+    fn states_in_use(&self) -> Result<StatesInUse> {
+        let circuit = self.backend.circuit();
+        StatesInUse::new(circuit, &top_down_of(circuit, &self.backend.averaged_params()?))
     }
 
     fn answer_query<T>(&mut self, clock: Instant, reply: &Reply<T>, answer: Result<T>) -> Result<()> {
