@@ -463,7 +463,7 @@ mod tests {
         let other = load(&file, &Overrides::default()).unwrap();
         let choice = &other.trials(&other.contenders[1]).unwrap()[0];
         let circuits = [other.pipeline(choice, 3, 5).unwrap().circuit, other.shared(3).unwrap().circuit];
-        assert_eq!([circuits[0].perturbation, circuits[1].perturbation], [0.5, 2.0]);
+        assert_eq!([circuits[0].perturbation, circuits[1].perturbation], [0.5, 8.0]);
         assert_eq!(circuits[0].model, circuits[1].model);
         // Full-batch EM has no step; the pipeline's is left out.
         assert!(spec.pipeline(&spec.trials(&spec.contenders[2]).unwrap()[0], 3, 5).is_ok());
