@@ -198,8 +198,8 @@ impl ModelSpec {
         matches!(self, Self::Hmm { .. } | Self::MonarchHmm { .. })
     }
 
-    /// What parameters start from where nothing is said; `None` where a file decides. Regions start from noise, because
-    /// rows were not found to be better there.
+    /// What parameters start from where nothing is said; `None` where a file decides. Regions start from noise: rows did
+    /// better there with one seed, which is too few to change what a pipeline means.
     fn default_start(&self) -> Option<StartSpec> {
         match self {
             Self::Hmm { .. } | Self::MonarchHmm { .. } | Self::Hclt { .. } | Self::Pdhclt(_) => Some(StartSpec::Rows),
