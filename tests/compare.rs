@@ -258,7 +258,7 @@ fn a_plan_is_told_and_mistakes_are_one_line() {
 }
 
 const TREE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 6\ncats = 4\nlatents = 3\nrows = 400\n[batch]\nrows = 50\n\
-    [circuit]\nmodel = 'hclt'\nlatents = 3\n[validate]\nrows = 100\n";
+    [circuit]\nmodel = 'hclt'\nstart = 'noise'\nlatents = 3\n[validate]\nrows = 100\n";
 
 const STARTS: &str = "[compare]\npipeline = 'tree.toml'\nepochs = 2\nseeds = [1, 2]\n[contender.shared]\n\
     [contender.rows]\ncircuit.start = 'rows'\n[contender.wide]\ncircuit.perturbation = { try = [9.0, 0.001] }\n\
