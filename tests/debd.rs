@@ -55,7 +55,7 @@ fn test_log_likelihood(folder: &Path, name: &str, latents: usize, epochs: usize)
     let params = Params::random(&circuit, 1, 2.0).unwrap();
     let mut backend = CpuBackend::new(circuit, &params, &CpuOptions::default()).unwrap();
     // A little more smoothing than the default: dna has only 1,600 rows.
-    let spec = AnemoneSpec { smoothing: Smoothing::Relative(1e-4), ..AnemoneSpec::default() };
+    let spec = AnemoneSpec { smoothing: Smoothing::Relative(1e-4), ..AnemoneSpec::paper() };
     let mut optimizer = spec.build(&mut backend).unwrap();
     let mut best = (f64::NEG_INFINITY, params);
     for _ in 0..epochs {
