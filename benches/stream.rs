@@ -1,8 +1,8 @@
 //! Do the stages keep up? Rows per second of the stages alone, against what HMM-256 training takes on this machine.
 //!
-//! `cargo bench --bench stream`: reads `wikitext2` from the folder that `ANEMONE_DATA` names (default `../shared/data`), or
-//! data of the same shape that it makes itself. Everything is measured in turns within one run, and the medians are
-//! compared: the ratio is what counts, not the times of one machine on one day.
+//! `cargo bench --bench stream`: reads `wikitext2` from the folder that `ANEMONE_DATA` names (default
+//! `../shared/data`), or data of the same shape that it makes itself. Everything is measured in turns within one run,
+//! and the medians are compared: the ratio is what counts, not the times of one machine on one day.
 
 #[path = "../tests/common/data_folder.rs"]
 mod data_folder;

@@ -2,9 +2,9 @@
 //!
 //!     cargo run --release --example embed
 //!
-//! Here a machine with two moods writes rows of symbols and slowly changes its habits. One task watches the machine and feeds
-//! an HMM; another asks, between the batches, how likely the model finds a row of the first hour and one of the last. In the
-//! end everything is written to a folder, read back, and asked again.
+//! Here a machine with two moods writes rows of symbols and slowly changes its habits. One task watches the machine and
+//! feeds an HMM; another asks, between the batches, how likely the model finds a row of the first hour and one of the
+//! last. In the end everything is written to a folder, read back, and asked again.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -80,7 +80,8 @@ async fn feed(learner: Learner) -> anemone::Result<()> {
     Ok(())
 }
 
-/// One row: a mood that lasts, a favourite symbol for each mood, and some noise. With time one mood comes to like another.
+/// One row: a mood that lasts, a favourite symbol for each mood, and some noise. With time one mood comes to like
+/// another.
 fn machine(rng: &mut Rng, drift: f64) -> Vec<u8> {
     let mut mood = rng.below(2);
     let row = (0..LENGTH).map(|_| {

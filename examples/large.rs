@@ -5,7 +5,8 @@
 //!     cargo run --release --example large -- tree 256 768 20000
 //!
 //! Arguments: `hmm` or `hclt`, latents, categories, variables, rows of the batch and, if wanted, a number of steps; or
-//! `tree`, categories, variables, rows. Data is random. The peak is the whole process's resident memory as Linux reports it.
+//! `tree`, categories, variables, rows. Data is random. The peak is the whole process's resident memory as Linux
+//! reports it.
 
 use std::error::Error;
 use std::sync::Arc;

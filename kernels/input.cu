@@ -3,7 +3,8 @@
 //   input_forward   value[r,u] = θ[x_r][u] (table), f_u(x_r) (density), 1 (missing)   a warp owns a row
 //   rows_sum        out[u] = Σ over items of flow[item][u]                            a thread owns a unit of a piece
 //   table_flows     F[x][u] = kept(F[x][u]) + Σ over rows with x of flow[r][u] + θ[x][u]·Σ over missing of flow[r][u]
-//                   F `[categories × units]`, unit fastest                            a thread owns a unit in 32 categories
+//                   F `[categories × units]`, unit fastest                            a thread owns a unit in 32
+//                   categories
 //   density_flows   (Σf·x, Σf·x², Σf)[u] over rows and uses, split over rows          a thread owns a unit of a split
 //   density_apply   F = keep·F + the splits, in their order
 #include "distribution.cuh"

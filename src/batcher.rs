@@ -1,10 +1,10 @@
 //! Decoded pieces become batches, in stream order.
 //!
-//! A state machine without I/O: [`Batcher::push`] takes what happened next in the stream, [`Batcher::pull`] gives the items
-//! that are complete; call it until it has none before pushing more. Tokens are cut into rows across pieces; rows are
-//! permuted inside their window if asked; every batch carries the cursor just after its last row. The same events give
-//! the same batches, and a batcher started at a batch's cursor gives the same batches from there on.
-//! Fed by `decode` through `pipeline`, drained by `learner`.
+//! A state machine without I/O: [`Batcher::push`] takes what happened next in the stream, [`Batcher::pull`] gives the
+//! items that are complete; call it until it has none before pushing more. Tokens are cut into rows across pieces; rows
+//! are permuted inside their window if asked; every batch carries the cursor just after its last row. The same events
+//! give the same batches, and a batcher started at a batch's cursor gives the same batches from there on. Fed by
+//! `decode` through `pipeline`, drained by `learner`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,8 +1,9 @@
 //! The CUDA backend on the emulated driver, held against the CPU backend.
 //!
-//! Every test runs itself again in a process that finds `kernels/emulator` where a driver would be; the PTX that ships is executed
-//! there. Whole steps run in every mode of its streams: eager ones do everything at once, lazy ones only what somebody waits for, and
-//! where others go first a slot is filled as soon as it may be. The last two are how a missing event is found.
+//! Every test runs itself again in a process that finds `kernels/emulator` where a driver would be; the PTX that ships
+//! is executed there. Whole steps run in every mode of its streams: eager ones do everything at once, lazy ones only
+//! what somebody waits for, and where others go first a slot is filled as soon as it may be. The last two are how a
+//! missing event is found.
 
 #![allow(clippy::unwrap_used)] // what fails here fails a test
 
@@ -31,7 +32,8 @@ use common::{cpu, mean_flows, theta, top_down};
 /// For verbs that nothing but the compute stream has to do with.
 const LAZY: &[(&str, &str)] = &[("STREAMS", "lazy")];
 
-/// f32 kernels add in another order than the CPU: 1e-4 of a number, and of the largest flow where a number is next to nothing.
+/// f32 kernels add in another order than the CPU: 1e-4 of a number, and of the largest flow where a number is next to
+/// nothing.
 const F32: Tolerance = Tolerance { absolute: 1e-6, relative: 1e-4 };
 
 /// Operands of tf32 have 10 bits: 5e-4 each, over a handful of levels.

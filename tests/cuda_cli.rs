@@ -171,7 +171,8 @@ fn is_no_device(driver: Driver<'_>, dir: &Path, words: &str) {
     assert!(error.contains("--device cuda:0: ") && error.contains(words), "{error}");
 }
 
-/// An old driver has a library, but not all of its functions. Here they end the process: none may be called before all are found.
+/// An old driver has a library, but not all of its functions. Here they end the process: none may be called before all
+/// are found.
 #[test]
 fn a_driver_that_lacks_a_function_is_no_device() {
     let folder = folder();

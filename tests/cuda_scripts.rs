@@ -1,5 +1,5 @@
-//! `kernels/first-day` where there is no GPU: it shows what it would do, or says in one line that it cannot. `kernels/roofline`, whose
-//! tables are on a page. And `kernels/mutants`, as far as it takes no time.
+//! `kernels/first-day` where there is no GPU: it shows what it would do, or says in one line that it cannot.
+//! `kernels/roofline`, whose tables are on a page. And `kernels/mutants`, as far as it takes no time.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 

@@ -156,8 +156,9 @@ fn factorised_log_likelihood(folder: &Path, spec: &ImageSpec) -> f64 {
 #[test]
 fn pixels_have_the_likelihoods_that_others_found() {
     let Some(folder) = data("images32") else { return };
-    // The expected values have one decimal. In f64 some grey pixels fall below the border that they lie on, and with them
-    // the lossy one is −3360.73; bins computed in integers give −3360.53. Any other rule of binning is off by 1 or more.
+    // The expected values have one decimal. In f64 some grey pixels fall below the border that they lie on, and with
+    // them the lossy one is −3360.73; bins computed in integers give −3360.53. Any other rule of binning is off by 1 or
+    // more.
     for (color, expected, tolerance) in
         [(Color::Rgb, -4209.6, 0.06), (Color::YcocgR, -3705.9, 0.06), (Color::Ycocg, -3360.7, 0.2)]
     {

@@ -1,6 +1,7 @@
 //! Holds the learner against fixtures written by an independent reference, through the public face alone.
 //!
-//! Every law is asked of the processor's own kernels and of those for lesser ones. Reads every `*.json` of the folder in `ANEMONE_FIXTURES`, by default `tests/fixtures`, and fails when there is none.
+//! Every law is asked of the processor's own kernels and of those for lesser ones. Reads every `*.json` of the folder
+//! in `ANEMONE_FIXTURES`, by default `tests/fixtures`, and fails when there is none.
 
 #![allow(clippy::unwrap_used)] // what fails here fails a test
 

@@ -1,7 +1,7 @@
 //! How precise each precision is: a hidden Markov model of 256 states over 128 steps, against double precision.
 //!
-//! `cargo test --test precision -- --nocapture` prints what was measured. Likelihoods and flows of training passes are held to
-//! their precision, and those of an evaluation to f32 whatever the precision of training.
+//! `cargo test --test precision -- --nocapture` prints what was measured. Likelihoods and flows of training passes are
+//! held to their precision, and those of an evaluation to f32 whatever the precision of training.
 
 #![allow(clippy::unwrap_used)] // what fails here fails a test
 
@@ -53,8 +53,8 @@ fn likelihoods_and_flows_of_a_long_hmm_are_as_precise_as_asked() {
     let want = spec.log_likelihoods(&batch);
     let want_flows = spec.mean_flows(&batch);
 
-    // Nats a row, and the share of transition and emission flows that is in the wrong place. 128 steps, each off by 2^-24, by
-    // 2^-16 or by 2^-8 in every term, whose mean is what matters; the limits leave a factor of about ten.
+    // Nats a row, and the share of transition and emission flows that is in the wrong place. 128 steps, each off by
+    // 2^-24, by 2^-16 or by 2^-8 in every term, whose mean is what matters; the limits leave a factor of about ten.
     let limits = [
         (Precision::F32, 1e-4, 1e-5, 1e-5),
         (Precision::Bf16x3, 1e-4, 1e-5, 1e-5),

@@ -29,8 +29,8 @@ fn peak_memory() -> u64 {
 #[test]
 #[cfg(target_os = "linux")]
 fn peak_memory_is_flat_over_a_stream_fifty_times_its_budget() {
-    // glibc keeps a heap per thread, and these fill up one by one: a few per cent that are not ours. With a single heap, in
-    // a process of its own, what is measured is what the stages hold.
+    // glibc keeps a heap per thread, and these fill up one by one: a few per cent that are not ours. With a single
+    // heap, in a process of its own, what is measured is what the stages hold.
     if std::env::var_os("MALLOC_ARENA_MAX").is_none() {
         let name = "peak_memory_is_flat_over_a_stream_fifty_times_its_budget";
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());

@@ -137,7 +137,8 @@ fn a_run_improves_and_leaves_what_it_promises() {
     }
     assert_eq!(lines.iter().filter(|line| !line["valid_ll"].is_null()).count(), 2);
     assert_eq!(lines.last().unwrap()["step"], 120);
-    // Lines with a look at held-out rows, and no others, say how many states are in use: at the end, those of the model.
+    // Lines with a look at held-out rows, and no others, say how many states are in use: at the end, those of the
+    // model.
     for line in &lines {
         assert_eq!(line["states_in_use"].is_null(), line["valid_ll"].is_null(), "{line}");
     }

@@ -46,8 +46,8 @@ impl Device {
         matches!(self, Self::Cuda(_) | Self::CudaGroup(_))
     }
 
-    /// One that is there: `Auto` becomes a GPU or the CPU, and if it is the CPU, why. A GPU that was asked for and cannot be used is
-    /// an error.
+    /// One that is there: `Auto` becomes a GPU or the CPU, and if it is the CPU, why. A GPU that was asked for and
+    /// cannot be used is an error.
     pub fn settle(self) -> Result<(Self, Option<String>)> {
         match self {
             Self::Cpu => Ok((Self::Cpu, None)),

@@ -272,8 +272,8 @@ pub trait Backend: Send {
     /// `renormalize` before learning.
     fn set_params(&mut self, params: &Params) -> Result<()>;
 
-    /// θ̄ ← θ̄ + weight·(θ − θ̄) in mean parameters: probabilities of weights and tables, moments of densities. The first
-    /// call, and a weight of 1, make θ̄ = θ.
+    /// θ̄ ← θ̄ + weight·(θ − θ̄) in mean parameters: probabilities of weights and tables, moments of densities. The
+    /// first call, and a weight of 1, make θ̄ = θ.
     fn average(&mut self, weight: f64) -> Result<()>;
 
     /// A copy of θ̄; of θ where no average is kept.

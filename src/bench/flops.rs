@@ -6,8 +6,8 @@ use crate::circuit::{Circuit, NodeKind, ParamId, ParamKind};
 /// the parameter's flows.
 const FLOPS_PER_WEIGHT: u64 = 6;
 
-/// Floating-point operations that learning from one row takes in the matrix products of the sums: 6·units·cols for every
-/// use of a block of weights. Products, inputs and updates are not counted: they are memory, not arithmetic.
+/// Floating-point operations that learning from one row takes in the matrix products of the sums: 6·units·cols for
+/// every use of a block of weights. Products, inputs and updates are not counted: they are memory, not arithmetic.
 pub fn flops_per_row(circuit: &Circuit) -> u64 {
     let weights = |param: ParamId| {
         let block = &circuit.params()[param.index()];

@@ -1,12 +1,12 @@
 //! How fast a circuit learns, and how far it gets in that time.
 //!
-//! Two benchmarks with one kind of [`Line`] as a result. On synthetic rows ([`synthetic`]) whole optimizer steps are timed
-//! ([`steps`]) on circuits and data of a size that somebody wishes; what is compared is speed. On a pipeline
+//! Two benchmarks with one kind of [`Line`] as a result. On synthetic rows ([`synthetic`]) whole optimizer steps are
+//! timed ([`steps`]) on circuits and data of a size that somebody wishes; what is compared is speed. On a pipeline
 //! ([`stream`]) several optimizers learn the same stream from the same start, through the very loop that trains; what
 //! is compared is likelihood at equal rows and at equal seconds.
 //!
-//! Every speed stands beside the best matrix product that this machine was seen to make in the same run: times are of one
-//! machine on one day, their ratio is worth more. Called by `anemone bench`; built on `pipeline` and all below.
+//! Every speed stands beside the best matrix product that this machine was seen to make in the same run: times are of
+//! one machine on one day, their ratio is worth more. Called by `anemone bench`; built on `pipeline` and all below.
 
 pub mod flops;
 pub mod host;

@@ -28,8 +28,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Learns from `warmup` batches, and then from `steps` that are timed; the pool is gone through again and again. Full-batch
-    /// EM does not update in a step, so its steps are E-steps and one update after them is timed apart.
+    /// Learns from `warmup` batches, and then from `steps` that are timed; the pool is gone through again and again.
+    /// Full-batch EM does not update in a step, so its steps are E-steps and one update after them is timed apart.
     pub fn measure(
         backend: &mut dyn Backend,
         optimizer: &mut dyn Optimizer,

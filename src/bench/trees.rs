@@ -1,4 +1,5 @@
-//! Trees like those that are learned from images, without learning them: a benchmark needs their shape, not their truth.
+//! Trees like those that are learned from images, without learning them: a benchmark needs their shape, not their
+//! truth.
 
 use crate::error::{Error, Result};
 use crate::rng::Rng;
@@ -38,7 +39,8 @@ pub fn side(num_vars: usize) -> Option<usize> {
     (side > 0 && CHANNELS * side * side == num_vars).then_some(side)
 }
 
-/// The spanning tree of an image's pixels with the least sum of random weights (Kruskal), and the other colours below it.
+/// The spanning tree of an image's pixels with the least sum of random weights (Kruskal), and the other colours below
+/// it.
 fn patch_edges(side: usize, rng: &mut Rng) -> Vec<(usize, usize)> {
     let first = |row: usize, col: usize| (row * side + col) * CHANNELS;
     let mut candidates = Vec::with_capacity(2 * side * side);

@@ -1,7 +1,8 @@
 //! Draws the missing cells of rows given the others: exact samples of p(missing | kept).
 //!
 //! One pass up gives p_n(kept) of every unit; on the way down a sum then takes child c with probability
-//! θ[n,c]·p_c(kept)/p_n(kept) (docs/MATH.md, "Conditional samples"). `sample` is the case in which everything is missing.
+//! θ[n,c]·p_c(kept)/p_n(kept) (docs/MATH.md, "Conditional samples"). `sample` is the case in which everything is
+//! missing.
 
 use rayon::prelude::*;
 
@@ -13,10 +14,10 @@ use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
 
-/// Draws `num_samples` completions of every row: what is missing is drawn from its exact distribution given the rest of the
-/// row, what is not stays. Row `r·num_samples + k` of the answer is completion `k` of row `r`. Rows are worked on side by
-/// side; the answer depends on `rng` alone, and the first completions not on how many there are. Weights of rows are not
-/// looked at. Param rows must sum to one, as learned ones do.
+/// Draws `num_samples` completions of every row: what is missing is drawn from its exact distribution given the rest of
+/// the row, what is not stays. Row `r·num_samples + k` of the answer is completion `k` of row `r`. Rows are worked on
+/// side by side; the answer depends on `rng` alone, and the first completions not on how many there are. Weights of
+/// rows are not looked at. Param rows must sum to one, as learned ones do.
 ///
 /// A row whose kept values have probability zero is an error that names it.
 ///

@@ -1,7 +1,8 @@
 //! The slow, sure way: the value of every unit for one row, in log space and double precision.
 //!
-//! Plain recursion over the circuit, which also decides what is truly impossible. `condition` draws by these values; the
-//! CPU backend turns to them for rows that scaled linear space cannot hold and for the partition functions of all nodes.
+//! Plain recursion over the circuit, which also decides what is truly impossible. `condition` draws by these values;
+//! the CPU backend turns to them for rows that scaled linear space cannot hold and for the partition functions of all
+//! nodes.
 
 use super::{Circuit, NodeKind, ParamId, SumGroup};
 use crate::data::Batch;

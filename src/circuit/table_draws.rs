@@ -1,9 +1,9 @@
 //! Draws from tables of probabilities, put off until many can be made at once.
 //!
-//! A table is `[cats × units]`, unit index fastest, so that reading one unit's probabilities jumps through all of it: with
-//! a vocabulary of 50,000 that costs more than everything else about a draw. So a draw first takes its random point only;
-//! then, table by table, the probabilities of the units that were asked for are laid out once and serve all their draws.
-//! The values are those that drawing at once would have given.
+//! A table is `[cats × units]`, unit index fastest, so that reading one unit's probabilities jumps through all of it:
+//! with a vocabulary of 50,000 that costs more than everything else about a draw. So a draw first takes its random
+//! point only; then, table by table, the probabilities of the units that were asked for are laid out once and serve all
+//! their draws. The values are those that drawing at once would have given.
 
 use rayon::prelude::*;
 

@@ -26,10 +26,10 @@ use crate::pipeline::stop::Stop;
 /// Compare optimizers on the same stream, from the same start, and write a report.
 ///
 /// Each file names a pipeline and the contenders that learn it (see pipelines/experiments). Options that a contender
-/// searches are settled first; then every contender learns once for each seed. Where files share contenders, a last table
-/// has the regret of each: its mean gap to the best over all files. Everything is in one folder, with
-/// report.html (and report.md), its charts as SVG and its tables as CSV, written anew after every run. The same command
-/// goes on with what is not over.
+/// searches are settled first; then every contender learns once for each seed. Where files share contenders, a last
+/// table has the regret of each: its mean gap to the best over all files. Everything is in one folder, with report.html
+/// (and report.md), its charts as SVG and its tables as CSV, written anew after every run. The same command goes on
+/// with what is not over.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CompareArgs {
     /// Comparison files (TOML); one section of the report each

@@ -29,8 +29,8 @@
 //!
 //! Contenders share data, decoder, circuit, start and order of rows; they differ in how they learn (`learn`) and in how
 //! many rows they take at once (`batch.rows`). A contender that is to show what a start is worth says its own
-//! (`circuit.start`, `circuit.perturbation`); the structure stays shared. Everything is understood, every combination of options that is to be
-//! tried included, before anything is learned.
+//! (`circuit.start`, `circuit.perturbation`); the structure stays shared. Everything is understood, every combination
+//! of options that is to be tried included, before anything is learned.
 //!
 //! Schedules in the file are written for its `epochs` and for the size of batches beside them. A trial of fewer epochs,
 //! or a run with `--epochs`, goes the same way from the first step to the last in as many epochs as it has: what ends
@@ -206,7 +206,8 @@ impl ComparisonSpec {
         Ok(())
     }
 
-    /// The pipeline that everybody shares, under one seed: data and circuit are its, and the start of whoever says none.
+    /// The pipeline that everybody shares, under one seed: data and circuit are its, and the start of whoever says
+    /// none.
     pub fn shared(&self, seed: u64) -> Result<PipelineSpec> {
         self.pipeline(&Choice::default(), seed, self.epochs)
     }

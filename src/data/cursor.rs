@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Batch;
 
-/// A place in a stream: between two rows. The order of rows is computed from the seed and the epoch, so this is all that
-/// a resumed stream needs.
+/// A place in a stream: between two rows. The order of rows is computed from the seed and the epoch, so this is all
+/// that a resumed stream needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cursor {
@@ -17,7 +17,8 @@ pub struct Cursor {
     pub window: u64,
     /// Rows of the current window that have been delivered.
     pub row: u64,
-    /// Tokens left over from the windows before, fewer than one row has: the current window's first row begins with them.
+    /// Tokens left over from the windows before, fewer than one row has: the current window's first row begins with
+    /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub carry: Vec<u32>,
     /// Records read before the current window, since the very beginning.

@@ -1,7 +1,7 @@
 //! Rows one after the other, on their way to a batch.
 //!
-//! Decoders make tables, the batcher picks rows out of them. Values stay as narrow as they came; when narrower and wider
-//! ones meet, the table widens.
+//! Decoders make tables, the batcher picks rows out of them. Values stay as narrow as they came; when narrower and
+//! wider ones meet, the table widens.
 
 use super::{Batch, Column};
 use crate::error::{Error, Result};

@@ -1,8 +1,9 @@
 //! Lists of category ids, checked and made as narrow as the number of categories allows.
 //!
-//! What token lists and rows of a table have in common. Where every value of a piece is good, one pass finds its maximum
-//! and one more copies it; only where something is wrong does anybody look at single records. The output type depends
-//! on the number of categories alone, so that every piece of a stream has the same. Used by `tokens` and `rows`.
+//! What token lists and rows of a table have in common. Where every value of a piece is good, one pass finds its
+//! maximum and one more copies it; only where something is wrong does anybody look at single records. The output type
+//! depends on the number of categories alone, so that every piece of a stream has the same. Used by `tokens` and
+//! `rows`.
 
 use std::fmt::Display;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 //! Pictures side by side in one PNG, large enough for a person to see.
 //!
-//! Tiles of one size go left to right and top to bottom, with thin white gaps around each. A pixel of a tile is a square of
-//! `scale` pixels: nothing is smoothed. `image` turns rows into the colours that go in.
+//! Tiles of one size go left to right and top to bottom, with thin white gaps around each. A pixel of a tile is a
+//! square of `scale` pixels: nothing is smoothed. `image` turns rows into the colours that go in.
 
 use std::io::Cursor;
 
@@ -56,8 +56,8 @@ impl Mosaic {
         self.size
     }
 
-    /// Puts a tile, `[height × width]` colours, on the next place. Panics where there is no room for one more, or if it is of
-    /// another size.
+    /// Puts a tile, `[height × width]` colours, on the next place. Panics where there is no room for one more, or if it
+    /// is of another size.
     pub fn push(&mut self, colours: &[[u8; 3]]) {
         let ((height, width), scale) = (self.tile, self.scale);
         assert_eq!(colours.len(), height * width, "a tile has {height}×{width} pixels");

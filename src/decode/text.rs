@@ -1,8 +1,8 @@
 //! Texts become tokens.
 //!
-//! Every record is a document, encoded by itself; the tokens of all documents follow each other, and the batcher cuts rows
-//! of `window` tokens out of them. Nothing is put between two documents unless a separator is asked for. A record that is
-//! not UTF-8 is bad. The tokenizers are `gpt2` and `tokenizer_json`.
+//! Every record is a document, encoded by itself; the tokens of all documents follow each other, and the batcher cuts
+//! rows of `window` tokens out of them. Nothing is put between two documents unless a separator is asked for. A record
+//! that is not UTF-8 is bad. The tokenizers are `gpt2` and `tokenizer_json`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ impl TextDecoder {
         Self::new(Arc::new(Gpt2::shared()), window)
     }
 
-    /// The tokenizer of a `tokenizer.json`. It adds nothing to a document, but recognises its special tokens in the text:
-    /// GPT-2's file makes one token of `<|endoftext|>`, unlike [`TextDecoder::gpt2`].
+    /// The tokenizer of a `tokenizer.json`. It adds nothing to a document, but recognises its special tokens in the
+    /// text: GPT-2's file makes one token of `<|endoftext|>`, unlike [`TextDecoder::gpt2`].
     #[cfg(feature = "tokenizer-json")]
     pub fn from_file(path: &Path, window: usize) -> Result<Self> {
         Self::new(Arc::new(super::tokenizer_json::TokenizerJson::open(path)?), window)

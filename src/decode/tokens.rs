@@ -1,8 +1,8 @@
 //! Lists of token ids that somebody else made.
 //!
-//! A stream of lists of any length is concatenated, and the batcher cuts rows of `window` tokens out of it; lists that are
-//! whole rows already (an indexed source cuts token files into them) stay rows. An id outside the vocabulary makes its
-//! list a bad record. Fed by `source::tokens` and its like, or by a list column.
+//! A stream of lists of any length is concatenated, and the batcher cuts rows of `window` tokens out of it; lists that
+//! are whole rows already (an indexed source cuts token files into them) stay rows. An id outside the vocabulary makes
+//! its list a bad record. Fed by `source::tokens` and its like, or by a list column.
 
 use super::categories::{CategoryRule, ListKind};
 use super::{Decoded, Decoder, Output, RowShape, ValueKind};
@@ -143,7 +143,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whichever path is taken, the tokens are those of the good lists, and the type depends on the vocabulary only.
+        /// Whichever path is taken, the tokens are those of the good lists, and the type depends on the vocabulary
+        /// only.
         #[test]
         fn good_lists_come_through_in_order_and_bad_ones_are_counted(
             lengths in prop::collection::vec(0usize..5, 0..20),

@@ -1,9 +1,10 @@
 //! Colour transforms: luma and two chroma values in place of red, green and blue.
 //!
-//! * **YCoCg-R** (Malvar and Sullivan 2003) is lossless, in integers: Y in 0..=255, Co and Cg in −255..=255. As categories,
-//!   Y stays and Co and Cg are moved up by 256, so that all three have 512 categories and no chroma is category 256.
-//! * **YCoCg** is lossy: all three in [−1, 1], then 256 bins of equal width; bin `b` is [−1 + b/128, −1 + (b+1)/128), and
-//!   1 belongs to the last. Black is (−1, 0, 0), white (1, 0, 0).
+//! * **YCoCg-R** (Malvar and Sullivan 2003) is lossless, in integers: Y in 0..=255, Co and Cg in −255..=255. As
+//!   categories, Y stays and Co and Cg are moved up by 256, so that all three have 512 categories and no chroma is
+//!   category 256.
+//! * **YCoCg** is lossy: all three in [−1, 1], then 256 bins of equal width; bin `b` is [−1 + b/128, −1 + (b+1)/128),
+//!   and 1 belongs to the last. Black is (−1, 0, 0), white (1, 0, 0).
 //!
 //! The inverses take any categories, such as a circuit draws: what no colour maps to becomes the nearest colour by
 //! clamping each channel. Used by `image`, and by whoever wants to look at samples.
@@ -67,8 +68,8 @@ pub fn ycocg_inverse([y, co, cg]: [f32; 3]) -> [u8; 3] {
 
 /// The bins of a colour's lossy YCoCg, each below 256.
 ///
-/// In integers, so that a value on the border of two bins is not moved by rounding: with v = k/1020 the place of a value
-/// in [−1, 1], its bin is ⌊256·v⌋.
+/// In integers, so that a value on the border of two bins is not moved by rounding: with v = k/1020 the place of a
+/// value in [−1, 1], its bin is ⌊256·v⌋.
 pub fn ycocg_to_bins([red, green, blue]: [u8; 3]) -> [u8; 3] {
     let [red, green, blue] = [red, green, blue].map(i32::from);
     // (y+1)/2 = (R + 2G + B)/1020; (co+1)/2 = (R − B + 255)/510; (cg+1)/2 = (2G − R − B + 510)/1020

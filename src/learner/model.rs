@@ -1,6 +1,7 @@
 //! What is left when learning is over: structure and parameters, with where they come from.
 //!
-//! A model is a checkpoint without an optimizer, the same files in the same format, so whatever reads one reads the other.
+//! A model is a checkpoint without an optimizer, the same files in the same format, so whatever reads one reads the
+//! other.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -6,8 +6,8 @@ use super::Progress;
 use crate::circuit::{Circuit, Params};
 use crate::optim::OptimizerState;
 
-/// An owned copy of all that a learner is: enough to go on to the same bits. Making one costs the learner a copy; writing
-/// it (`checkpoint::write`) costs it nothing.
+/// An owned copy of all that a learner is: enough to go on to the same bits. Making one costs the learner a copy;
+/// writing it (`checkpoint::write`) costs it nothing.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The structure.

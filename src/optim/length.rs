@@ -1,7 +1,7 @@
 //! How long a part of a schedule lasts: so many updates, rows or epochs.
 //!
-//! What is written keeps its unit, so that it means the same for other batches. Optimizers count updates: a [`Pace`] says
-//! how many of them a row and an epoch make, once the data is open.
+//! What is written keeps its unit, so that it means the same for other batches. Optimizers count updates: a [`Pace`]
+//! says how many of them a row and an epoch make, once the data is open.
 
 use std::fmt;
 use std::str::FromStr;
@@ -234,7 +234,8 @@ impl Pace {
         }
     }
 
-    /// Updates of a run that ends after so many epochs or batches, whichever come first; `None` where that is not known.
+    /// Updates of a run that ends after so many epochs or batches, whichever come first; `None` where that is not
+    /// known.
     pub fn updates_of_run(&self, epochs: Option<u64>, batches: Option<u64>) -> Option<u64> {
         let of_batches = |batches: u64| match (self.epoch, self.updates_per_epoch()) {
             (Some((per_epoch @ 1.., _)), Some(updates)) => {

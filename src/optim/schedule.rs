@@ -182,8 +182,8 @@ impl Schedule {
         self.reaches(from / 2.0).map(|updates| updates.ceil() as u64)
     }
 
-    /// The same way from the first step to the last in `factor` times the length, whatever unit that has. What has no end
-    /// stays as it is.
+    /// The same way from the first step to the last in `factor` times the length, whatever unit that has. What has no
+    /// end stays as it is.
     pub fn stretched(self, factor: f64) -> Self {
         match self {
             Self::Constant { .. } | Self::Counts { .. } | Self::Power { .. } => self,

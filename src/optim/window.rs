@@ -64,7 +64,8 @@ pub(super) struct FlowWindow {
     updates: u64,
     /// Weight of the last complete window. Read at once, and so not saved.
     weight: f64,
-    /// Row masses of `flows`, where an EM rule is told from them; saved with `flows`, because they are not added up anew.
+    /// Row masses of `flows`, where an EM rule is told from them; saved with `flows`, because they are not added up
+    /// anew.
     masses: RowsId,
     spare: RowsId,
 }

@@ -16,7 +16,8 @@ pub(super) trait Rule: Send {
     /// Moves the parameters by a step of size `step`. Rules without momentum may overwrite the window's flows.
     fn update(&mut self, backend: &mut dyn Backend, window: Window, step: f64) -> Result<()>;
 
-    /// For an EM rule that is told by what it retains: the same, as data, so that a backend can fuse it with the E-step.
+    /// For an EM rule that is told by what it retains: the same, as data, so that a backend can fuse it with the
+    /// E-step.
     fn retaining(&self, _step: f64) -> Option<Retaining> {
         None
     }

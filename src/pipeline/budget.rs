@@ -1,8 +1,8 @@
 //! Memory as a budget in bytes.
 //!
 //! Whoever brings bytes into the pipeline takes them from a [`ByteBudget`] first and waits if there are none left; the
-//! [`Held`] travels with the data and gives them back when it is dropped. Something larger than the whole budget is let in
-//! alone rather than never. Takers are served in the order of their calls as long as each waits for its predecessor,
+//! [`Held`] travels with the data and gives them back when it is dropped. Something larger than the whole budget is let
+//! in alone rather than never. Takers are served in the order of their calls as long as each waits for its predecessor,
 //! which is how `stream` uses it: one taker a budget.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -15,13 +15,14 @@ pub struct Machine {
     pub device: Device,
     /// Threads; `None` is one a core. The bits do not depend on it.
     pub threads: Option<usize>,
-    /// Bytes for activations; `None` is the backend's default, or what a resumed run had. The bits depend on it: it decides
-    /// where a batch is cut.
+    /// Bytes for activations; `None` is the backend's default, or what a resumed run had. The bits depend on it: it
+    /// decides where a batch is cut.
     pub memory_budget: Option<usize>,
-    /// The most that may be used of the processor; `None` is all of it, or what a resumed run had. The bits depend on it.
+    /// The most that may be used of the processor; `None` is all of it, or what a resumed run had. The bits depend on
+    /// it.
     pub isa: Option<IsaCap>,
-    /// How precisely training passes multiply matrices; `None` is what the device does by itself, or what a resumed run had. The bits
-    /// depend on it, but not those of an evaluation.
+    /// How precisely training passes multiply matrices; `None` is what the device does by itself, or what a resumed run
+    /// had. The bits depend on it, but not those of an evaluation.
     pub precision: Option<TrainingPrecision>,
 }
 
@@ -69,8 +70,8 @@ impl Machine {
         self.place_with(circuit, params, |_| Ok(())).map(|(placed, ())| placed)
     }
 
-    /// Puts a circuit on the device with what else it needs there. Where nobody asked for a GPU and one has no room for it all, the CPU
-    /// has it, and `why` says so.
+    /// Puts a circuit on the device with what else it needs there. Where nobody asked for a GPU and one has no room for
+    /// it all, the CPU has it, and `why` says so.
     pub fn place_with<T>(
         &self,
         circuit: &Arc<Circuit>,

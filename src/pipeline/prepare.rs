@@ -292,8 +292,8 @@ impl Inputs {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
     }
 
-    /// How many of the wanted rows are looked at before the first batch. A live stream is not kept waiting for more than
-    /// one batch, but for a structure.
+    /// How many of the wanted rows are looked at before the first batch. A live stream is not kept waiting for more
+    /// than one batch, but for a structure.
     fn most_rows(&self, spec: &PipelineSpec, wanted: u64) -> u64 {
         match self.source {
             Source::Live(_) if !learns_structure(&spec.circuit) => wanted.min(spec.batch.rows as u64),

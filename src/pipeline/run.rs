@@ -187,8 +187,8 @@ pub async fn rehearse(
 }
 
 /// Refuses full-batch EM on a source that may never end, because it moves the parameters at the end of an epoch and
-/// would gather for ever, and epochs in a schedule there; says that a live stream passes once. Known from the pipeline alone: opening standard input
-/// may wait for hours.
+/// would gather for ever, and epochs in a schedule there; says that a live stream passes once. Known from the pipeline
+/// alone: opening standard input may wait for hours.
 pub(crate) fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Result<()> {
     let is_live = spec.source.format == Some(Format::Arrow);
     let is_endless = spec.source.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none());

@@ -17,7 +17,8 @@ pub(super) fn build(circuit: &Circuit, with_transients: bool) -> Plan {
         false => vec![false; circuit.nodes().len()],
     };
 
-    // Flow buffers: one per node that does not share its parent's and whose flow is kept. Own ones are numbered in node order.
+    // Flow buffers: one per node that does not share its parent's and whose flow is kept. Own ones are numbered in node
+    // order.
     let own: Vec<Option<Buffer>> = (circuit.nodes().iter().zip(&parents).enumerate())
         .map(|(i, (node, parent))| {
             let is_kept = !transient[i] && !is_flowless(node, &transient);
@@ -81,8 +82,8 @@ pub(super) fn build(circuit: &Circuit, with_transients: bool) -> Plan {
                 for group in groups {
                     let units = circuit.params()[group.param.index()].units;
                     let slices: Vec<View> = group.children.iter().map(view).collect();
-                    // A child sum's buffer turns into its G on the way back, while this sum's parameter flows still need
-                    // its values: then a panel keeps them.
+                    // A child sum's buffer turns into its G on the way back, while this sum's parameter flows still
+                    // need its values: then a panel keeps them.
                     let keeps_values = |c: &Slice| !matches!(circuit.node(c.node).kind, NodeKind::Sum { .. });
                     let (panel, gathered) = match slices[..] {
                         [only] if keeps_values(&group.children[0]) => (only, Vec::new()),
@@ -147,8 +148,8 @@ pub(super) fn build(circuit: &Circuit, with_transients: bool) -> Plan {
     }
 }
 
-/// The rows and columns of the matrix that a map transposes, if it takes all `units` of a factor: unit (i, h) of the result
-/// is unit (h, i), numbered h·cols + i.
+/// The rows and columns of the matrix that a map transposes, if it takes all `units` of a factor: unit (i, h) of the
+/// result is unit (h, i), numbered h·cols + i.
 fn transpose(map: Option<&[u32]>, units: usize) -> Option<(usize, usize)> {
     let map = map.filter(|map| map.len() == units)?;
     let cols = *map.get(1)? as usize;
@@ -160,11 +161,11 @@ fn transpose(map: Option<&[u32]>, units: usize) -> Option<(usize, usize)> {
     is_transpose.then_some((rows, cols))
 }
 
-/// Which sums are transient: their weights are shared by several nodes, and their groups, if there are several, mix parts of
-/// one product; they are used once, by the product of the next node but inputs, as they are or transposed, with a table at the
-/// most; and the next node but inputs after that is the only one that uses the product, a sum whose groups cover
-/// it, each unit once. Nothing comes between, so that the shared buffer is nobody else's meanwhile, forwards and
-/// backwards. One table: with more, the range of their product would have to be watched.
+/// Which sums are transient: their weights are shared by several nodes, and their groups, if there are several, mix
+/// parts of one product; they are used once, by the product of the next node but inputs, as they are or transposed,
+/// with a table at the most; and the next node but inputs after that is the only one that uses the product, a sum whose
+/// groups cover it, each unit once. Nothing comes between, so that the shared buffer is nobody else's meanwhile,
+/// forwards and backwards. One table: with more, the range of their product would have to be watched.
 fn transient_sums(circuit: &Circuit) -> Vec<bool> {
     let mut weight_uses = vec![0usize; circuit.params().len()];
     let mut users: Vec<Vec<usize>> = vec![Vec::new(); circuit.nodes().len()];
@@ -320,8 +321,8 @@ fn sole_product_parents(circuit: &Circuit) -> Vec<Option<NodeId>> {
     parents.into_iter().zip(uses).map(|(parent, uses)| parent.filter(|_| uses == 1)).collect()
 }
 
-/// Marks, in the order of the backward pass, who reaches a flow buffer first. Where the contributions of a first step make up
-/// the whole buffer they set it; where they cover only part, or a part twice, it is cleared beforehand.
+/// Marks, in the order of the backward pass, who reaches a flow buffer first. Where the contributions of a first step
+/// make up the whole buffer they set it; where they cover only part, or a part twice, it is cleared beforehand.
 fn settle_first_contributions(steps: &mut [Step], flows: &Allocator) {
     let mut reached = vec![false; flows.buffers];
     for step in steps.iter_mut().rev() {

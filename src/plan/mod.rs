@@ -4,14 +4,14 @@
 //! of each parameter block over [`Plan::uses`]. The plan knows rows only as "so many numbers each": how many rows are
 //! worked on at once, and where, is the backend's choice.
 //!
-//! Buffers are numbered in the order of the nodes, so a step reads only buffers that lie below those it writes, but for the
-//! transient ones. Values:
-//! every sum, every product and every input that some sum mixes directly has a buffer `[rows × units]`; other table
-//! inputs are gathered where they are multiplied. A sum group over several slices, or over another sum, has a *panel*:
-//! its children side by side at one common scale. Flows: a node with a single parent that is a product has the same flow as that
-//! product, unit by unit, and shares its buffer. A sum of shared weights whose only use is the next product, with
-//! a table at the most, which the next sum mixes, is *transient*: all such sums of a width have one value buffer, which stays in a
-//! cache. Its flow, and that of a product without a table, is kept nowhere: nobody needs it but the step below.
+//! Buffers are numbered in the order of the nodes, so a step reads only buffers that lie below those it writes, but for
+//! the transient ones. Values: every sum, every product and every input that some sum mixes directly has a buffer
+//! `[rows × units]`; other table inputs are gathered where they are multiplied. A sum group over several slices, or
+//! over another sum, has a *panel*: its children side by side at one common scale. Flows: a node with a single parent
+//! that is a product has the same flow as that product, unit by unit, and shares its buffer. A sum of shared weights
+//! whose only use is the next product, with a table at the most, which the next sum mixes, is *transient*: all such
+//! sums of a width have one value buffer, which stays in a cache. Its flow, and that of a product without a table, is
+//! kept nowhere: nobody needs it but the step below.
 
 mod build;
 
@@ -141,11 +141,11 @@ pub struct SumStep {
     pub flow: Option<Buffer>,
     /// Flow buffers that this step is the first to reach, but not as a whole: they start at zero.
     pub clear: Vec<Buffer>,
-    /// Whether `value` is shared with other sums: it is read by the very next product and then forgotten. In the backward
-    /// pass the sum above that product computes G and leaves it here ([`GainBelow`]).
+    /// Whether `value` is shared with other sums: it is read by the very next product and then forgotten. In the
+    /// backward pass the sum above that product computes G and leaves it here ([`GainBelow`]).
     pub is_transient: bool,
-    /// Set where the sum mixes a product of a transient sum, and of a table if there is one: its groups then cover that product, each unit
-    /// once, and none of them has targets.
+    /// Set where the sum mixes a product of a transient sum, and of a table if there is one: its groups then cover that
+    /// product, each unit once, and none of them has targets.
     pub gain_below: Option<GainBelow>,
 }
 
@@ -230,7 +230,8 @@ pub struct Plan {
     pub flow_units: usize,
     /// Scales per row.
     pub num_scales: usize,
-    /// The widest panel of any sum, or product whose flow is spread at once: what the backward pass needs as scratch, per row.
+    /// The widest panel of any sum, or product whose flow is spread at once: what the backward pass needs as scratch,
+    /// per row.
     pub widest_panel: usize,
 }
 

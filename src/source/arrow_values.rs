@@ -1,7 +1,7 @@
 //! Arrow arrays as byte strings and numbers.
 //!
-//! One value that does not fit never costs its neighbours: it is reported by its index, and stands as an empty string or a
-//! zero so that all indices stay where they are. Used by `columns`.
+//! One value that does not fit never costs its neighbours: it is reported by its index, and stands as an empty string
+//! or a zero so that all indices stay where they are. Used by `columns`.
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray};
 use arrow::compute::take;

@@ -69,7 +69,8 @@ impl NpyFiles {
         Ok(Self { files, item, shape, num_vars, num_rows, manifest })
     }
 
-    /// The shape of one row: `[28, 28]` for an array of shape `(60000, 28, 28)`. Its product is the number of variables.
+    /// The shape of one row: `[28, 28]` for an array of shape `(60000, 28, 28)`. Its product is the number of
+    /// variables.
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }

@@ -34,8 +34,8 @@ impl TokenWidth {
         }
     }
 
-    /// The tokens in some bytes. Bytes after the last whole token are left out: callers check lengths where they can name
-    /// the file.
+    /// The tokens in some bytes. Bytes after the last whole token are left out: callers check lengths where they can
+    /// name the file.
     pub fn column_from_le_bytes(self, bytes: &[u8]) -> Column {
         match self {
             Self::U16 => Column::U16(bytes.as_chunks().0.iter().map(|&token| u16::from_le_bytes(token)).collect()),

@@ -1,8 +1,8 @@
 //! Where the frames of a zstd file begin and end, without decompressing.
 //!
-//! Frames can be decompressed by themselves, so they are the blocks of a compressed file. Frame and block headers say how
-//! far to the next one; only they are looked at. The layout is that of RFC 8878, section 3. Used by `compressed_tokens` and
-//! `jsonl`.
+//! Frames can be decompressed by themselves, so they are the blocks of a compressed file. Frame and block headers say
+//! how far to the next one; only they are looked at. The layout is that of RFC 8878, section 3. Used by
+//! `compressed_tokens` and `jsonl`.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! A start for mixtures of trees: rows in clusters, one for each component.
 //!
-//! From a random start EM gives nearly all rows to the few components that happen to fit the mean row best, and the others
-//! never come back. So every component starts where some rows are: clusters are a mixture of products, fitted by
+//! From a random start EM gives nearly all rows to the few components that happen to fit the mean row best, and the
+//! others never come back. So every component starts where some rows are: clusters are a mixture of products, fitted by
 //! classification EM (Celeux and Govaert 1992) to the sample from which the tree was learned. The formulas are in
 //! `docs/MATH.md`, "A mixture of hidden trees". The same rows and seed give the same clusters on any number of threads.
 
@@ -26,7 +26,8 @@ pub struct Clusters {
     sizes: Vec<usize>,
     /// The cluster of each row, as the tables were fitted.
     assigned: Vec<usize>,
-    /// p(category of a variable | cluster), `[num_vars × cats × num_clusters]`, cluster fastest: a row adds up whole lines.
+    /// p(category of a variable | cluster), `[num_vars × cats × num_clusters]`, cluster fastest: a row adds up whole
+    /// lines.
     tables: Vec<f64>,
 }
 
@@ -69,8 +70,9 @@ impl Clusters {
         (0..self.assigned.len()).filter(|&row| self.assigned[row] == cluster).collect()
     }
 
-    /// Moves the start of a mixture of trees to the clusters: the k-th input node of a variable belongs to component k. Its
-    /// tables, such as chance made them, are multiplied by those of the cluster, and the root weighs components by size.
+    /// Moves the start of a mixture of trees to the clusters: the k-th input node of a variable belongs to component k.
+    /// Its tables, such as chance made them, are multiplied by those of the cluster, and the root weighs components by
+    /// size.
     pub fn move_start(&self, circuit: &Circuit, params: &mut Params) -> Result<()> {
         let mut seen = vec![0; circuit.num_vars()];
         for node in circuit.nodes() {

@@ -6,8 +6,9 @@
 //! input vector itself**: it has no latent of its own. A star is therefore a plain mixture of products.
 //!
 //! With several `components` it is a mixture of such trees (Meilă and Jordan 2000, with hidden variables): all have the
-//! same shape, each its own latents and parameters, and only the root knows of the others. So what concerns the whole row
-//! (which digit, what slant) is decided once, and no edge can lose it; see `docs/MATH.md`, "A mixture of hidden trees".
+//! same shape, each its own latents and parameters, and only the root knows of the others. So what concerns the whole
+//! row (which digit, what slant) is decided once, and no edge can lose it; see `docs/MATH.md`, "A mixture of hidden
+//! trees".
 
 use std::sync::Arc;
 
@@ -33,13 +34,13 @@ impl Default for HcltOptions {
 /// A hidden Chow–Liu tree over the variables of `tree`, whose inputs are `latents` distributions each, or a mixture of
 /// several.
 ///
-/// [`HcltParams`] tells which parameter block is whose: inputs first, component by component, in the order of the variables
-/// (a single block a component if they are tied); then the sums of all variables with children, likewise, with the root's
-/// among those of the first component. The root's sum is one row over the latents of all components, component by
-/// component; a tree of one variable is a mixture of its inputs.
+/// [`HcltParams`] tells which parameter block is whose: inputs first, component by component, in the order of the
+/// variables (a single block a component if they are tied); then the sums of all variables with children, likewise,
+/// with the root's among those of the first component. The root's sum is one row over the latents of all components,
+/// component by component; a tree of one variable is a mixture of its inputs.
 ///
-/// A component has nodes of its own, not a part of everybody's: log-likelihoods of whole trees differ by hundreds of nats,
-/// and units of one node share a scale.
+/// A component has nodes of its own, not a part of everybody's: log-likelihoods of whole trees differ by hundreds of
+/// nats, and units of one node share a scale.
 pub fn hclt(
     tree: &Tree,
     latents: usize,

@@ -3,8 +3,8 @@
 //! From weights that are nearly alike a hidden Markov model learns the frequencies first, and what tells states apart
 //! epochs later. Here tables begin as frequencies times noise. The noise is that of the parameters, which the caller
 //! draws with a large perturbation: it is what breaks the symmetry, in tables and transitions alike. Transitions do not
-//! begin near the identity, as the sums of trees do: a state that stays is the wrong guess for text. The formulas are in
-//! `docs/MATH.md`, "A start from rows". For densities `densities` does the part of the tables.
+//! begin near the identity, as the sums of trees do: a state that stays is the wrong guess for text. The formulas are
+//! in `docs/MATH.md`, "A start from rows". For densities `densities` does the part of the tables.
 
 use super::row_start::{ROWS_OF_A_START, category};
 use crate::circuit::{Circuit, NodeKind, ParamKind, Params};

@@ -272,8 +272,8 @@ fn layered_chains() -> Circuit {
     c.finish().unwrap()
 }
 
-/// A chain of two steps with shared weights, each of which emits so many bytes at once: their probabilities multiply to far
-/// below the range of `f32`.
+/// A chain of two steps with shared weights, each of which emits so many bytes at once: their probabilities multiply to
+/// far below the range of `f32`.
 pub fn many_bytes_a_step(bytes: usize) -> Circuit {
     let mut c = CircuitBuilder::new(3 * bytes);
     let transition = c.sum_param(4, 4).unwrap();

@@ -1,4 +1,5 @@
-//! Random chains of tied block-diagonal sums, with transposes and tables between: circuits of which much need not be kept.
+//! Random chains of tied block-diagonal sums, with transposes and tables between: circuits of which much need not be
+//! kept.
 
 use std::sync::Arc;
 
@@ -7,9 +8,9 @@ use anemone::rng::Rng;
 
 use super::cases::{Case, sum};
 
-/// A random chain. Each step is one to three sums, of blocks of unequal sizes in any order, now and then with gaps or overlaps, or over
-/// a gathered panel; each followed by a product that takes it as it is, transposed, or mapped at random; the last with a table. Weights
-/// of a shape are mostly shared.
+/// A random chain. Each step is one to three sums, of blocks of unequal sizes in any order, now and then with gaps or
+/// overlaps, or over a gathered panel; each followed by a product that takes it as it is, transposed, or mapped at
+/// random; the last with a table. Weights of a shape are mostly shared.
 pub fn chain(seed: u64, sizes: &[usize]) -> Case {
     let made = |i: u64| Chain::new(seed + 100_000 * i, sizes).made(seed);
     (0..).find_map(made).expect("most chains are circuits")

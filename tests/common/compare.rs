@@ -9,8 +9,9 @@ pub struct Tolerance {
     pub relative: f64,
 }
 
-/// Log-likelihoods: a row's value is a product of f32 numbers, 6e-8 relative each, over at most some hundred nodes. That is
-/// an absolute error of the logarithm, which a relative one alone would not allow where everything is missing and log p = 0.
+/// Log-likelihoods: a row's value is a product of f32 numbers, 6e-8 relative each, over at most some hundred nodes.
+/// That is an absolute error of the logarithm, which a relative one alone would not allow where everything is missing
+/// and log p = 0.
 pub const LOG_LIKELIHOOD: Tolerance = Tolerance { absolute: 1e-6, relative: 1e-5 };
 
 /// Parameters and mean flows are probabilities, or sums of a few dozen of them: f32 sums of numbers below 1.

@@ -1,8 +1,8 @@
 //! Gives a child process the emulated CUDA driver of `kernels/emulator`.
 //!
-//! `cargo test` builds the emulator as `target/…/deps/libcuda_emulator.so`, because it is a dev-dependency. It does not have
-//! the name that `cudarc` looks for: `deps` is on the library path of every test, and there it would be found by all of
-//! them. [`folder`] makes a folder with links by the right names (`libcuda.so`, `libcuda.so.1`, `libnccl.so`,
+//! `cargo test` builds the emulator as `target/…/deps/libcuda_emulator.so`, because it is a dev-dependency. It does not
+//! have the name that `cudarc` looks for: `deps` is on the library path of every test, and there it would be found by
+//! all of them. [`folder`] makes a folder with links by the right names (`libcuda.so`, `libcuda.so.1`, `libnccl.so`,
 //! `libnccl.so.2`); a process that starts with this folder in front of its `LD_LIBRARY_PATH` loads the emulator.
 //!
 //! The dynamic loader reads that variable once, when a process starts. A test therefore either drives a child:
@@ -25,9 +25,9 @@
 //!
 //! The settings are described in `kernels/emulator/README.md`.
 //!
-//! On a machine with a GPU, `ANEMONE_TEST_REAL_DRIVER=1` makes [`within`] leave the emulator out: the copy finds the machine's own
-//! driver, as any program does. Tests that need what no driver offers (no device, a failing allocation) stay with the emulator.
-//! `kernels/first-day` runs them so.
+//! On a machine with a GPU, `ANEMONE_TEST_REAL_DRIVER=1` makes [`within`] leave the emulator out: the copy finds the
+//! machine's own driver, as any program does. Tests that need what no driver offers (no device, a failing allocation)
+//! stay with the emulator. `kernels/first-day` runs them so.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -84,8 +84,8 @@ pub fn attach(command: &mut Command) -> &mut Command {
     command.env("LD_LIBRARY_PATH", std::env::join_paths(paths).expect("no colon in a path"))
 }
 
-/// Makes a child find no emulator. A real driver in the system's own folders cannot be hidden: a test that needs a machine
-/// without one should skip where [`has_real_driver`] is true.
+/// Makes a child find no emulator. A real driver in the system's own folders cannot be hidden: a test that needs a
+/// machine without one should skip where [`has_real_driver`] is true.
 pub fn detach(command: &mut Command) -> &mut Command {
     command.env_remove("LD_LIBRARY_PATH")
 }
@@ -99,8 +99,8 @@ pub fn has_real_driver() -> bool {
 /// prefix `ANEMONE_EMULATOR_`). `test` is the full name of the calling test. Fails if the other process fails, with its
 /// output.
 ///
-/// Where the machine's own driver is asked for, the process has that one: unless there is a setting besides the order of streams,
-/// which a real driver chooses itself.
+/// Where the machine's own driver is asked for, the process has that one: unless there is a setting besides the order
+/// of streams, which a real driver chooses itself.
 pub fn within(test: &str, settings: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var_os(REAL_DRIVER).is_none() || settings.iter().any(|(name, _)| *name != "STREAMS") {
         return within_emulator(test, settings, body);
@@ -133,7 +133,8 @@ pub fn within_emulator(test: &str, settings: &[(&str, &str)], body: impl FnOnce(
     assert!(output.status.success(), "{test} under the emulator with {settings:?}:\n{}", text(&output));
 }
 
-/// As [`within_emulator`], but the other process must fail, and say `report`: for deliberate mistakes that must be found.
+/// As [`within_emulator`], but the other process must fail, and say `report`: for deliberate mistakes that must be
+/// found.
 pub fn within_fails(test: &str, settings: &[(&str, &str)], report: &str, body: impl FnOnce()) {
     if is_inside(test) {
         return body();

@@ -156,7 +156,8 @@ pub fn grid(of: impl Grid) -> (u32, u32, u32) {
     of.three()
 }
 
-/// A slab on its way to the device: buffers one after the other, all NaN until set, so that whoever reads too much shows.
+/// A slab on its way to the device: buffers one after the other, all NaN until set, so that whoever reads too much
+/// shows.
 pub struct Slab {
     pub capacity: usize,
     pub values: Vec<f32>,

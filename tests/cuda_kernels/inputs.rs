@@ -177,7 +177,8 @@ fn values(typical: bool) {
             }
             for (u, &got) in got.iter().enumerate() {
                 let want = if cell == MISSING { 0.0 } else { log_prob(p, at(0, u), at(1, u), cell) };
-                // Relative to the row's scale, like the CPU; exp turns an absolute error of the logarithm into a relative one.
+                // Relative to the row's scale, like the CPU; exp turns an absolute error of the logarithm into a
+                // relative one.
                 let want = (want - scale.exponent as f64 * std::f64::consts::LN_2).exp();
                 let want = if want > 7.9e-31 || cell == MISSING { want } else { 0.0 };
                 close(got.into(), want, 1e-6, || format!("kind {} [{r}, {u}]", p.kind));

@@ -1,6 +1,7 @@
 //! Log space: a small circuit with maps, slices and two groups, far below the range of any float; and renormalisation.
 //!
-//! I = Gaussian, P0 = T0 ⊙ I, P1 = T1 through a map, S = [A·(P0, part of P1); B·P1], P2 = S ⊙ T0 through a map, root = R·P2.
+//! I = Gaussian, P0 = T0 ⊙ I, P1 = T1 through a map, S = [A·(P0, part of P1); B·P1], P2 = S ⊙ T0 through a map, root =
+//! R·P2.
 
 use crate::device::*;
 

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// The circuit with parameters so far apart that what is kept says much about what is missing: with mild ones, draws that
-/// ignored it would hardly be told from right ones.
+/// The circuit with parameters so far apart that what is kept says much about what is missing: with mild ones, draws
+/// that ignored it would hardly be told from right ones.
 fn outspoken(case: &Case, seed: u64) -> Case {
     let mut params = Params::random(&case.circuit, seed, 8.0).unwrap();
     let mut rng = Rng::stream(seed, 55);
@@ -20,8 +20,8 @@ fn outspoken(case: &Case, seed: u64) -> Case {
     Case { name: case.name.clone(), circuit: case.circuit.clone(), params }
 }
 
-/// Rows that the circuit itself draws, so that they are possible, with about half of the cells missing; in the first row
-/// everything is.
+/// Rows that the circuit itself draws, so that they are possible, with about half of the cells missing; in the first
+/// row everything is.
 fn asked(case: &Case, rows: usize, seed: u64) -> Batch {
     let vars = case.circuit.num_vars();
     let mut rng = Rng::stream(seed, 77);
@@ -75,7 +75,8 @@ pub fn completions_are_as_frequent_as_the_conditional_says(case: &Case, seed: u6
         if rare.1 >= 1.0 {
             add(rare.0, rare.1);
         }
-        // Mean d and variance 2d: six standard deviations, and a little for few degrees of freedom, whose tail is longer.
+        // Mean d and variance 2d: six standard deviations, and a little for few degrees of freedom, whose tail is
+        // longer.
         let most = freedom + 6.0 * (2.0f64 * freedom).sqrt() + 12.0;
         assert!(statistic <= most, "{}: row {row}: {statistic} with {freedom} degrees of freedom", case.name);
     }

@@ -89,7 +89,8 @@ pub fn large_cases() -> Vec<Case> {
     ]
 }
 
-/// The bits of everything learned and reported, on so many threads; and how many rows were rescued, how many impossible.
+/// The bits of everything learned and reported, on so many threads; and how many rows were rescued, how many
+/// impossible.
 pub fn run_on(threads: usize, case: &Case, data: &Batch) -> (Vec<u32>, Vec<u64>, (usize, usize)) {
     let options = CpuOptions { threads: Some(threads), ..CpuOptions::default() };
     let mut backend = cpu_with(&case.circuit, &case.params, &options);

@@ -171,7 +171,8 @@ fn shuffled_epochs_differ_and_mix_blocks() {
     let epochs = epochs(&all(&source, &MadeDecoder::shared(Kind::Number, false), &batch, &options(2, 2)));
     assert_ne!(epochs[0], epochs[1]);
     let changes = epochs[0].windows(2).filter(|pair| pair[0][0] / 100 != pair[1][0] / 100).count();
-    // With all eight blocks in one window, neighbours are of different blocks 7 times in 8; 6 standard deviations are 56.
+    // With all eight blocks in one window, neighbours are of different blocks 7 times in 8; 6 standard deviations are
+    // 56.
     assert!(changes > 644, "{changes} of 799");
 }
 

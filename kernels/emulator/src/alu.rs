@@ -1,7 +1,7 @@
 //! Integer, logic and move instructions on all lanes at once, and the door to the float ones.
 //!
-//! Every loop runs over 32 lanes without branches and is compiled twice: for any x86-64 and for AVX2 with FMA, chosen when
-//! the program runs.
+//! Every loop runs over 32 lanes without branches and is compiled twice: for any x86-64 and for AVX2 with FMA, chosen
+//! when the program runs.
 
 use crate::convert;
 use crate::float;

@@ -1,7 +1,7 @@
 //! Collectives between the devices of one process: what NCCL does, one rank after another.
 //!
-//! Each rank's call goes into its stream. When the streams of all ranks have come to it, it runs, adding in the order of
-//! the ranks, so that results do not depend on who came first. Exported by `nccl`.
+//! Each rank's call goes into its stream. When the streams of all ranks have come to it, it runs, adding in the order
+//! of the ranks, so that results do not depend on who came first. Exported by `nccl`.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -34,7 +34,8 @@ pub struct Config {
     pub fail_init: Option<i32>,
     /// `DRIVER_VERSION`: what `cuDriverGetVersion` answers; PTX newer than that is refused. Default 12080.
     pub driver_version: i32,
-    /// `POOLS`: 0 makes the device claim that it has no memory pools, so that allocation is not stream-ordered. Default 1.
+    /// `POOLS`: 0 makes the device claim that it has no memory pools, so that allocation is not stream-ordered. Default
+    /// 1.
     pub pools: bool,
     /// `CHECK_WRITTEN`: reads of memory that was never written are faults. Default 1.
     pub check_written: bool,
@@ -76,8 +77,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Reads the environment. A value that makes no sense ends the process: a test must not run with another setting than
-    /// the one it asked for.
+    /// Reads the environment. A value that makes no sense ends the process: a test must not run with another setting
+    /// than the one it asked for.
     pub fn from_env() -> Config {
         Config::from_lookup(|name| std::env::var(format!("ANEMONE_EMULATOR_{name}")).ok()).unwrap_or_else(|what| {
             eprintln!("cuda emulator: {what}");

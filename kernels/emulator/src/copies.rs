@@ -96,8 +96,8 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Lane `8m + r` gives the address of row `r` of matrix `m`: eight 16-bit values. Each lane gets two neighbours of each
-    /// matrix: (lane/4, 2(lane%4)) and the next column, or transposed the next row.
+    /// Lane `8m + r` gives the address of row `r` of matrix `m`: eight 16-bit values. Each lane gets two neighbours of
+    /// each matrix: (lane/4, 2(lane%4)) and the next column, or transposed the next row.
     pub(crate) fn load_matrix(
         &mut self,
         warp: &mut Warp,

@@ -2,8 +2,8 @@
 //!
 //! *Sectors*: a request to global memory fetches 32-byte sectors. The ideal is the number of sectors that the distinct
 //! bytes asked for would fill; their quotient is the efficiency. *Wavefronts*: a request to shared memory takes as many
-//! passes as the busiest of the 32 banks has distinct words; wide accesses are served in groups of lanes that ask for 128
-//! bytes together. One pass a group is the ideal.
+//! passes as the busiest of the 32 banks has distinct words; wide accesses are served in groups of lanes that ask for
+//! 128 bytes together. One pass a group is the ideal.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

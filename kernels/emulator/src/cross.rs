@@ -43,8 +43,8 @@ pub fn execute(r: &mut Lanes, mask: u32, op: &Op) {
     }
 }
 
-/// For each lane the value it gets and whether its source was inside its segment. `c` holds the clamp in its low bits and
-/// the segment mask from bit 8. A lane that is switched off gives its own value.
+/// For each lane the value it gets and whether its source was inside its segment. `c` holds the clamp in its low bits
+/// and the segment mask from bit 8. A lane that is switched off gives its own value.
 fn shuffle(mode: Shuffle, a: &Word, b: &Word, c: &Word, mask: u32) -> (Word, u32) {
     let mut within = 0;
     let value = std::array::from_fn(|lane| {

@@ -1,4 +1,5 @@
-//! Decodes what touches memory or other lanes: loads, stores, atomics, copies, matrices, shuffles, votes. Part of `decode`.
+//! Decodes what touches memory or other lanes: loads, stores, atomics, copies, matrices, shuffles, votes. Part of
+//! `decode`.
 
 use crate::decode::{Decoder, Form};
 use crate::parse::{Operand, integer};

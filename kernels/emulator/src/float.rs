@@ -81,8 +81,8 @@ pub fn saturate(value: f32) -> f32 {
     if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) }
 }
 
-/// `x·y + z` in a directed rounding mode: the f64 sum and its exact error tell on which side of the nearest f32 the true
-/// value lies.
+/// `x·y + z` in a directed rounding mode: the f64 sum and its exact error tell on which side of the nearest f32 the
+/// true value lies.
 fn fma_directed(x: f32, y: f32, z: f32, round: Round) -> f32 {
     let product = f64::from(x) * f64::from(y); // exact: 48 bits
     let addend = f64::from(z);

@@ -1,8 +1,8 @@
 //! Capturing streams into graphs.
 //!
-//! While a stream is captured its operations become nodes. Other streams join by waiting for an event of the capture and
-//! must be joined back before it ends. A graph keeps what depends on what and nothing else: in the lazy modes nodes that do
-//! not depend on each other run last one first.
+//! While a stream is captured its operations become nodes. Other streams join by waiting for an event of the capture
+//! and must be joined back before it ends. A graph keeps what depends on what and nothing else: in the lazy modes nodes
+//! that do not depend on each other run last one first.
 
 use std::collections::HashMap;
 use std::thread::ThreadId;

@@ -1,7 +1,7 @@
 //! An emulated CUDA driver, for tests on machines without a GPU.
 //!
-//! Built as a shared library it stands in for `libcuda.so` (and `libnccl.so`): the driver calls that `cudarc` makes, and
-//! an interpreter that executes the PTX that NVIDIA's compiler produced. A kernel walks
+//! Built as a shared library it stands in for `libcuda.so` (and `libnccl.so`): the driver calls that `cudarc` makes,
+//! and an interpreter that executes the PTX that NVIDIA's compiler produced. A kernel walks
 //!
 //! ```text
 //! PTX text → lexer → parse → decode (+ decode_alu, decode_memory) → program
@@ -9,8 +9,8 @@
 //!                                                               → access, copies → region → memory, race, counters
 //! ```
 //!
-//! and the driver's side is `config`, `state` (devices, handles), `stream` (when things run), `graph`, `api` (the exported
-//! functions), `collective` and `nccl`. The README beside `src` says how to use it and what it checks.
+//! and the driver's side is `config`, `state` (devices, handles), `stream` (when things run), `graph`, `api` (the
+//! exported functions), `collective` and `nccl`. The README beside `src` says how to use it and what it checks.
 
 mod access;
 mod alu;

@@ -1,7 +1,7 @@
 //! Device memory: an allocation map with exact bounds, poison, and a note of which bytes were ever written.
 //!
-//! Each device has its own range of addresses, and no address is ever used twice, so that a pointer of another device, a
-//! stale pointer and one past the end are all found. Freed memory is gone at once.
+//! Each device has its own range of addresses, and no address is ever used twice, so that a pointer of another device,
+//! a stale pointer and one past the end are all found. Freed memory is gone at once.
 
 use crate::race::BlockTags;
 use crate::result::{Code, Fault};

@@ -1,9 +1,9 @@
 //! What a PTX kernel becomes: a flat list of instructions over numbered register slots.
 //!
 //! Every source operand is a slot. Immediates, addresses of variables and special registers (`%tid.x`) are slots too,
-//! filled when a warp starts, so that the interpreter never asks what kind of operand it holds. There are three register
-//! files: predicates (one bit a lane), 32-bit registers (16-bit ones live there, zero-extended) and 64-bit registers.
-//! Made by `decode`, executed by `warp`.
+//! filled when a warp starts, so that the interpreter never asks what kind of operand it holds. There are three
+//! register files: predicates (one bit a lane), 32-bit registers (16-bit ones live there, zero-extended) and 64-bit
+//! registers. Made by `decode`, executed by `warp`.
 
 /// Index into one of the three register files.
 pub type Slot = u16;

@@ -1,13 +1,13 @@
 //! Race checks.
 //!
 //! *Shared memory*: who wrote and who read each 4-byte word last, with vector clocks over the warps of a block. Two
-//! accesses of different warps, one of them a write, must be ordered by barriers; a read and a write of different lanes of
-//! one warp by a barrier or `bar.warp.sync`, because lanes need not move together. Atomics may meet atomics. A word that
-//! an asynchronous copy is on its way to may not be touched at all.
+//! accesses of different warps, one of them a write, must be ordered by barriers; a read and a write of different lanes
+//! of one warp by a barrier or `bar.warp.sync`, because lanes need not move together. Atomics may meet atomics. A word
+//! that an asynchronous copy is on its way to may not be touched at all.
 //!
-//! *Global memory*: a 4-byte word that one block of a launch writes must not be touched by another one, except by atomics
-//! on both sides; inside a block the warps must be ordered by barriers, as in shared memory (of several readers the last is
-//! remembered). Narrower accesses are not checked: neighbours share a word.
+//! *Global memory*: a 4-byte word that one block of a launch writes must not be touched by another one, except by
+//! atomics on both sides; inside a block the warps must be ordered by barriers, as in shared memory (of several readers
+//! the last is remembered). Narrower accesses are not checked: neighbours share a word.
 
 /// How memory is touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -291,8 +291,8 @@ pub enum Clash {
 const TOP: u32 = 1 << 31;
 
 impl BlockTags {
-    /// Warp `warp` of block `tag` touches bytes `at..at + len`, at least a word, of an allocation of `size` bytes. `order`
-    /// knows which warps have met.
+    /// Warp `warp` of block `tag` touches bytes `at..at + len`, at least a word, of an allocation of `size` bytes.
+    /// `order` knows which warps have met.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub fn touch(

@@ -1,7 +1,7 @@
 //! The checks of every access: bounds, alignment, whether bytes read were ever written, races.
 //!
-//! Addresses of a warp mostly form one of two patterns, all the same or side by side; both are recognised without a branch
-//! per lane and checked as one range. Part of `Machine`, used by `access` and `copies`.
+//! Addresses of a warp mostly form one of two patterns, all the same or side by side; both are recognised without a
+//! branch per lane and checked as one range. Part of `Machine`, used by `access` and `copies`.
 
 use crate::counters::Counters;
 use crate::lanes::{FULL, LANES, Long, lanes_of};
@@ -47,7 +47,8 @@ enum Pattern {
     Scattered,
 }
 
-/// `last` is the highest offset a lane may have. Only bit operations and subtractions, so that this becomes vector code.
+/// `last` is the highest offset a lane may have. Only bit operations and subtractions, so that this becomes vector
+/// code.
 fn survey(at: &Long, mask: u32, width: usize, last: u64) -> Survey {
     let first = at[mask.trailing_zeros() as usize];
     let (mut over, mut differ, mut ragged) = (0u64, 0u64, 0u64);
@@ -88,8 +89,8 @@ impl Machine<'_> {
         parts.into_iter().filter(|(_, mask)| *mask != 0)
     }
 
-    /// Calls `go` for each piece of memory that lanes of `mask` touch, with the lanes and their offsets in it, after all
-    /// checks have passed.
+    /// Calls `go` for each piece of memory that lanes of `mask` touch, with the lanes and their offsets in it, after
+    /// all checks have passed.
     pub(crate) fn each_region(
         &mut self,
         warp: &mut Warp,

@@ -52,11 +52,13 @@ pub struct LoadedModule {
     functions: HashMap<String, Handle>,
 }
 
-/// PTX that was read before. A program makes many backends of one source, and reading it takes longer than a small step.
+/// PTX that was read before. A program makes many backends of one source, and reading it takes longer than a small
+/// step.
 #[derive(Debug)]
 struct Known {
     module: Arc<Module>,
-    /// Kernels that are the same wherever the module is loaded: those of a module without variables, which have addresses.
+    /// Kernels that are the same wherever the module is loaded: those of a module without variables, which have
+    /// addresses.
     kernels: HashMap<String, Arc<Kernel>>,
 }
 
@@ -189,7 +191,8 @@ impl System {
         Ok(address)
     }
 
-    /// Whether page-locked memory may go. Copies that are still on their way would use it afterwards: that ends their device.
+    /// Whether page-locked memory may go. Copies that are still on their way would use it afterwards: that ends their
+    /// device.
     pub fn check_free_host(&mut self, at: usize, len: usize) -> Result<(), Code> {
         let Some(device) = self.copying(at, len) else { return Ok(()) };
         let what = format!("page-locked memory of {len} bytes is freed while a copy of it is on its way");
@@ -367,7 +370,8 @@ fn ptx_version(text: &str) -> Option<i32> {
     Some(major.parse::<i32>().ok()? * 10 + minor.parse::<i32>().ok()?)
 }
 
-/// The newest PTX version that a driver of this CUDA version reads (CUDA 12.0 brought 8.0, 12.1 brought 8.1, …; 12.9 is 8.8).
+/// The newest PTX version that a driver of this CUDA version reads (CUDA 12.0 brought 8.0, 12.1 brought 8.1, …; 12.9 is
+/// 8.8).
 fn newest_ptx(driver: i32) -> i32 {
     let (major, minor) = (driver / 1000, driver % 1000 / 10);
     match (major, minor) {

@@ -1,10 +1,10 @@
 //! Streams and events: what runs when.
 //!
-//! A stream is a queue of operations. In eager mode each runs as soon as it is submitted. In the lazy modes it runs only
-//! when somebody is entitled to its result, so that a missing event shows. Operations are numbered over all streams; a
-//! stream has done everything up to the number before its first queued operation. A wait names a stream and a number, and
-//! a number waited for is always smaller than the waiter's, so waiting cannot go in circles (collectives, which wait for
-//! each other, see `collective`, can: then they are [`Progress::Blocked`]).
+//! A stream is a queue of operations. In eager mode each runs as soon as it is submitted. In the lazy modes it runs
+//! only when somebody is entitled to its result, so that a missing event shows. Operations are numbered over all
+//! streams; a stream has done everything up to the number before its first queued operation. A wait names a stream and
+//! a number, and a number waited for is always smaller than the waiter's, so waiting cannot go in circles (collectives,
+//! which wait for each other, see `collective`, can: then they are [`Progress::Blocked`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -286,8 +286,9 @@ impl System {
             Op::Download { to, from, len } => {
                 let (region, at) = self.devices[device].memory.range(*from, *len).map_err(|f| late(&f, "download"))?;
                 let bytes = &region.bytes.data[at..at + len];
-                // SAFETY: the program handed this range to a copy and must keep it alive until the copy is done, which is
-                // the contract of cuMemcpyDtoHAsync; page-locked ranges are freed through us, after all work is done.
+                // SAFETY: the program handed this range to a copy and must keep it alive until the copy is done, which
+                // is the contract of cuMemcpyDtoHAsync; page-locked ranges are freed through us, after all work is
+                // done.
                 unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), *to as *mut u8, *len) };
                 Ok(())
             }
@@ -321,8 +322,8 @@ impl System {
                 freed.map_err(|code| Fault::new(code, format!("{address:#x} is freed, which is no allocation")))
             }
             Op::Host { function, argument } => {
-                // SAFETY: the program gave us this function and argument through cuLaunchHostFunc, whose contract is that
-                // both stay good until the call.
+                // SAFETY: the program gave us this function and argument through cuLaunchHostFunc, whose contract is
+                // that both stay good until the call.
                 let function: extern "C" fn(*mut std::ffi::c_void) = unsafe { std::mem::transmute(*function) };
                 function(*argument as *mut std::ffi::c_void);
                 Ok(())
@@ -340,8 +341,9 @@ impl System {
     fn upload(&mut self, device: usize, to: u64, from: &HostBytes) -> Result<(), Fault> {
         let bytes: &[u8] = match from {
             HostBytes::Taken(bytes) => bytes,
-            // SAFETY: the program handed this range to a copy and must keep it alive and unchanged until the copy is done,
-            // which is the contract of cuMemcpyHtoDAsync; page-locked ranges are freed through us, after all work is done.
+            // SAFETY: the program handed this range to a copy and must keep it alive and unchanged until the copy is
+            // done, which is the contract of cuMemcpyHtoDAsync; page-locked ranges are freed through us, after all work
+            // is done.
             HostBytes::Late { at, len } => unsafe { std::slice::from_raw_parts(*at as *const u8, *len) },
         };
         let (region, at) = self.devices[device].memory.range(to, bytes.len()).map_err(|f| late(&f, "upload"))?;

@@ -1,8 +1,8 @@
 //! One warp: 32 lanes in lockstep, with divergence.
 //!
-//! Lanes that took different ways form groups. The group with the smallest pc always moves first, which brings structured
-//! code together again where its ways meet. An instruction that wants lanes which are elsewhere (a shuffle, a barrier)
-//! parks its group until they come; if none can move any more, that is a fault.
+//! Lanes that took different ways form groups. The group with the smallest pc always moves first, which brings
+//! structured code together again where its ways meet. An instruction that wants lanes which are elsewhere (a shuffle,
+//! a barrier) parks its group until they come; if none can move any more, that is a fault.
 
 use crate::alu;
 use crate::lanes::{FULL, LANES, Lanes, lanes_of};
@@ -249,7 +249,8 @@ impl Warp {
         false
     }
 
-    /// Puts the current group among the others, joins those that stand together, and takes the one with the smallest pc.
+    /// Puts the current group among the others, joins those that stand together, and takes the one with the smallest
+    /// pc.
     fn regroup(&mut self, machine: &Machine) -> Result<(), Fault> {
         if self.active != 0 {
             self.waiting.push(Group { pc: self.pc, mask: self.active, parked: false });

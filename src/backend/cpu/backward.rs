@@ -121,12 +121,14 @@ fn product_backward(isa: Isa, chunk: &Chunk, scratch: &mut Scratch, product: &Pr
     }
 }
 
-/// Replaces the values of some units by G = F/v, both at the scale of a group's panel, so that no scale is left to carry.
+/// Replaces the values of some units by G = F/v, both at the scale of a group's panel, so that no scale is left to
+/// carry.
 #[inline(always)]
 fn divide_flow(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup, part: Range<usize>) {
     let units = sum.value.units;
     let flow = sum.flow.expect("only transient sums go without, and their G is there");
-    // SAFETY: the sum's values are this step's alone by now: its parents are done. Its flow is complete. The tile is ours.
+    // SAFETY: the sum's values are this step's alone by now: its parents are done. Its flow is complete. The tile is
+    // ours.
     let (values, flows) = unsafe { (chunk.values.get_mut(chunk.span(sum.value)), chunk.flows.get(chunk.span(flow))) };
     let scales = &state.scales[chunk.scale_span(sum.value)];
     let panel_scales = &state.scales[chunk.scale_span(group.panel.buffer)];
@@ -208,7 +210,8 @@ fn spread(chunk: &Chunk, state: &TileState, group: &PlanGroup) {
     }
 }
 
-/// Flow of the product below = v_panel ⊙ product, where it is kept, and G of the transient sum below that: product ⊙ table.
+/// Flow of the product below = v_panel ⊙ product, where it is kept, and G of the transient sum below that: product ⊙
+/// table.
 #[inline(always)]
 fn spread_below(
     pass: Pass<'_>,
@@ -257,8 +260,8 @@ fn spread_below(
             gains.fill(0.0);
             continue;
         }
-        // At the scale of what the sum below mixes; see `GainBelow`. In two halves, because the power may leave the range of
-        // f32 where the result, which the forward pass has bounded, does not.
+        // At the scale of what the sum below mixes; see `GainBelow`. In two halves, because the power may leave the
+        // range of f32 where the result, which the forward pass has bounded, does not.
         let shift = (own - panel).clamp(-240, 240);
         let halves = (power(shift / 2), power(shift - shift / 2));
         // No closures: they would not take on the features of the instruction set.
@@ -312,8 +315,8 @@ fn gains_below(gains: &mut [f32], values: &[f32], products: &[f32], table: Optio
     }
 }
 
-/// Adds Gᵀ·v_panel of this tile to the flows of weights that several nodes share, while both are in the cache; and the flow of
-/// the marginal row to their top-down probabilities.
+/// Adds Gᵀ·v_panel of this tile to the flows of weights that several nodes share, while both are in the cache; and the
+/// flow of the marginal row to their top-down probabilities.
 fn add_tied(
     pass: Pass<'_>,
     chunk: &Chunk,

@@ -1,9 +1,9 @@
 //! A tile of rows and its working memory: values, flows and scales of every buffer in the plan.
 //!
-//! How rows are cut into tiles depends on the batch alone, so the bits do not depend on the number of threads; where the cut does
-//! not show in the bits either, there are tiles for all threads and no more than that ([`lanes`]).
-//! Tiles are independent of each other; within a tile the steps of the plan run one after the other, on whatever
-//! thread. Values and flows are read by other threads as soon as they are final (`schedule`).
+//! How rows are cut into tiles depends on the batch alone, so the bits do not depend on the number of threads; where
+//! the cut does not show in the bits either, there are tiles for all threads and no more than that ([`lanes`]). Tiles
+//! are independent of each other; within a tile the steps of the plan run one after the other, on whatever thread.
+//! Values and flows are read by other threads as soon as they are final (`schedule`).
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -50,7 +50,8 @@ pub(super) struct TileState {
     pub product: Vec<f32>,
     /// The flow of the transient sum that comes next, in the marginal row.
     pub marginal_flow: Vec<f32>,
-    /// Flows of the weights that several nodes share, summed over this tile's rows, or in a round trip over its lane's so far.
+    /// Flows of the weights that several nodes share, summed over this tile's rows, or in a round trip over its lane's
+    /// so far.
     pub tied: Vec<TiedFlows>,
     /// For each large table, the flow of its units, summed over the same rows.
     pub occupancy: Vec<Vec<f64>>,
@@ -176,13 +177,13 @@ impl Chunk {
     }
 }
 
-/// How the rows of a micro-batch are cut: into lanes, and each lane into tiles. A function of circuit and batch alone, and of how
-/// many tiles the threads want only where that is said, because there the cut does not show in the results.
+/// How the rows of a micro-batch are cut: into lanes, and each lane into tiles. A function of circuit and batch alone,
+/// and of how many tiles the threads want only where that is said, because there the cut does not show in the results.
 ///
-/// At least four lanes to share where there are rows enough, and no more rows than keep the operands of a matrix product
-/// in the second cache. Where a tile goes forwards and back at once (`Schedule::is_released_at_end`), it has no more rows
-/// than the last cache holds the values of, if those are enough for a matrix product; the tiles of a lane follow each
-/// other in the same memory.
+/// At least four lanes to share where there are rows enough, and no more rows than keep the operands of a matrix
+/// product in the second cache. Where a tile goes forwards and back at once (`Schedule::is_released_at_end`), it has no
+/// more rows than the last cache holds the values of, if those are enough for a matrix product; the tiles of a lane
+/// follow each other in the same memory.
 pub(super) fn lanes(
     num_rows: usize,
     plan: &Plan,
@@ -192,8 +193,8 @@ pub(super) fn lanes(
     if let Some(wanted) = wanted
         && num_rows >= LEAST_LANES * SHORT_DEPTH
     {
-        // Weights are packed for every tile: the fewer the better, if there are enough for all who work. Multiples of what is
-        // multiplied at once, so that sums over rows do not depend on it.
+        // Weights are packed for every tile: the fewer the better, if there are enough for all who work. Multiples of
+        // what is multiplied at once, so that sums over rows do not depend on it.
         let wide = 2 * SHORT_DEPTH;
         let rows = if num_rows.div_ceil(wide) >= wanted { wide } else { SHORT_DEPTH };
         return tiles_of(num_rows, rows).map(|tile| vec![tile]).collect();

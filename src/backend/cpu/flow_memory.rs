@@ -1,12 +1,12 @@
 //! Which flow buffers lie in the same memory: what a tile needs for a few stages only has no place of its own.
 //!
-//! A flow is written by the stage above a node, and is dead once the stages of the nodes that share it are over and the tasks
-//! that add it up (`schedule`) are done. It gets memory of one that is dead by then, the latest: that is what is still in a cache. Of a
-//! deep tree only the flows of the branch at hand remain, and a row takes about a third less. No bit depends on where a buffer lies,
-//! only on how many rows the memory budget then holds.
+//! A flow is written by the stage above a node, and is dead once the stages of the nodes that share it are over and the
+//! tasks that add it up (`schedule`) are done. It gets memory of one that is dead by then, the latest: that is what is
+//! still in a cache. Of a deep tree only the flows of the branch at hand remain, and a row takes about a third less. No
+//! bit depends on where a buffer lies, only on how many rows the memory budget then holds.
 //!
-//! (To do the same with the values of products, which the backward pass could compute again, was tried: a third less once more, but
-//! slower by 3 to 11 % with 64 latents.)
+//! (To do the same with the values of products, which the backward pass could compute again, was tried: a third less
+//! once more, but slower by 3 to 11 % with 64 latents.)
 
 use std::collections::BTreeMap;
 
@@ -52,8 +52,8 @@ fn share_flows(plan: &mut Plan, schedule: &mut Schedule) {
     plan.flow_units = units;
 }
 
-/// The lives of all flow buffers. One that is added up at the end of the pass has no end before, nor have those of shared weights,
-/// of which there are few.
+/// The lives of all flow buffers. One that is added up at the end of the pass has no end before, nor have those of
+/// shared weights, of which there are few.
 fn flow_lives(plan: &mut Plan, schedule: &Schedule) -> Lives {
     let mut lives = Lives::new();
     let mut see = |buffer: &mut Buffer, nth: usize| {

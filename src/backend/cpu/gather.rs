@@ -1,7 +1,7 @@
 //! Flows of parameters, and in a fused step their update: what is done to a block once its tiles are done.
 //!
-//! Every number has one owner: a task owns some rows of a weight matrix, or a table, and adds up all uses and all tiles in
-//! their order. No atomics, no races, and the same bits for any number of threads.
+//! Every number has one owner: a task owns some rows of a weight matrix, or a table, and adds up all uses and all tiles
+//! in their order. No atomics, no races, and the same bits for any number of threads.
 
 use super::chunk::Chunk;
 use super::engine::lock;
@@ -103,8 +103,8 @@ impl<'a> Gather<'a> {
 }
 
 /// What momentum keeps of a flow. A `keep` of 0 clears whatever was there, infinite or not a number, and 1 changes
-/// nothing; in between what has become negligible is dropped, because numbers below the normal range are slow to compute
-/// with and would never get to zero.
+/// nothing; in between what has become negligible is dropped, because numbers below the normal range are slow to
+/// compute with and would never get to zero.
 #[inline(always)]
 pub(super) fn kept(keep: f32, flow: f32) -> f32 {
     if keep == 1.0 {
@@ -123,8 +123,8 @@ pub(super) const NEGLIGIBLE: f32 = 1e-30;
 /// One row of a flow buffer.
 ///
 /// # Safety
-/// All contributions to the buffer are in, and its memory is not yet another's (`flow_memory`): a task of its stage is not done, or
-/// the step that reads it.
+/// All contributions to the buffer are in, and its memory is not yet another's (`flow_memory`): a task of its stage is
+/// not done, or the step that reads it.
 pub(super) unsafe fn flow_row(chunk: &Chunk, buffer: Buffer, row: usize) -> &[f32] {
     // SAFETY: the caller's.
     unsafe { chunk.flows.get(chunk.row(buffer, row)) }

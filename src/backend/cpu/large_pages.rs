@@ -1,8 +1,9 @@
 //! Large buffers in large pages.
 //!
-//! A vocabulary of 50,000 words has its rows on 12,000 pages of 4 KiB, more than a processor remembers the places of; looking
-//! one up takes longer than reading the row, in a virtual machine most of all. Pages of 2 MiB are few. Linux hands them out to
-//! everybody, to nobody, or to those who ask, and this asks. Where they cannot be had nothing is lost.
+//! A vocabulary of 50,000 words has its rows on 12,000 pages of 4 KiB, more than a processor remembers the places of;
+//! looking one up takes longer than reading the row, in a virtual machine most of all. Pages of 2 MiB are few. Linux
+//! hands them out to everybody, to nobody, or to those who ask, and this asks. Where they cannot be had nothing is
+//! lost.
 
 /// Room for `len` numbers, in large pages if they are many. Asked for before the first touch, when pages are chosen.
 pub(super) fn reserved<T>(len: usize) -> Vec<T> {
@@ -31,8 +32,8 @@ fn ask<T>(memory: &mut Vec<T>) {
     if bytes < LARGE_BYTES || first >= bytes {
         return;
     }
-    // SAFETY: whole pages inside memory that this vector owns, up to the end of the last one that lies in it. The advice changes how
-    // the kernel keeps them, never what is in them, and that it may be refused is no harm.
+    // SAFETY: whole pages inside memory that this vector owns, up to the end of the last one that lies in it. The
+    // advice changes how the kernel keeps them, never what is in them, and that it may be refused is no harm.
     unsafe { libc::madvise(start.add(first).cast(), (bytes - first) / PAGE * PAGE, libc::MADV_HUGEPAGE) };
 }
 

@@ -11,7 +11,8 @@ use super::worker::Phase;
 /// Occurrences of categories that one task updates.
 const OCCURRENCES: usize = 1024;
 
-/// Categories that one task brings up to date: few, because those of the sweep have missed many updates and lie together.
+/// Categories that one task brings up to date: few, because those of the sweep have missed many updates and lie
+/// together.
 const CATEGORIES: usize = 64;
 
 /// What rows of large tables lag in, besides θ: momentum flows, and averaged parameters where there are any.
@@ -85,8 +86,8 @@ pub(super) fn update_large_table<'a>(
         let state = lock(chunk);
         masses.iter_mut().zip(state.occupancy.get(index).into_iter().flatten()).for_each(|(mass, flow)| *mass += flow);
     }
-    // What is dropped of the flows as it decays is dropped of their mass: else a unit that has none left would be updated
-    // with nothing.
+    // What is dropped of the flows as it decays is dropped of their mass: else a unit that has none left would be
+    // updated with nothing.
     let dropped = cats as f64 * f64::from(NEGLIGIBLE);
     masses.iter_mut().filter(|mass| **mass < dropped).for_each(|mass| *mass = 0.0);
     let mut top_down = Vec::new();

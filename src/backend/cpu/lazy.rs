@@ -2,11 +2,11 @@
 //!
 //! A row of a table (one category, all units) that a batch does not touch moves all the same: its momentum decays, and
 //! θ' = keep·θ + take·F + add with coefficients that are those of the whole table. So the coefficients of past updates
-//! are kept, and a row is brought up to date by replaying the updates that it missed, one by one, in registers: the very
-//! operations, in the very order, that a dense update would have made. Nothing depends on *when* a row is brought up to
-//! date, not even the last bit, so a checkpoint may be taken at any time. A part of the table is brought up to date at
-//! every update, so that nobody falls back further than the history reaches. An average of the parameters is one more
-//! entry of the history: a row is averaged as it was then, when it gets there.
+//! are kept, and a row is brought up to date by replaying the updates that it missed, one by one, in registers: the
+//! very operations, in the very order, that a dense update would have made. Nothing depends on *when* a row is brought
+//! up to date, not even the last bit, so a checkpoint may be taken at any time. A part of the table is brought up to
+//! date at every update, so that nobody falls back further than the history reaches. An average of the parameters is
+//! one more entry of the history: a row is averaged as it was then, when it gets there.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -155,8 +155,9 @@ multiversion! {
     fn replay_part(row: Row<'_>, history: &VecDeque<Past>, from: usize, first: usize) = replay_body;
 }
 
-/// Units that are replayed together, in registers: enough chains of dependent operations to keep the processor busy. All rows
-/// are brought up to date for these units before the next: their share of the history then stays in the first cache.
+/// Units that are replayed together, in registers: enough chains of dependent operations to keep the processor busy.
+/// All rows are brought up to date for these units before the next: their share of the history then stays in the first
+/// cache.
 const TOGETHER: usize = 64;
 
 #[inline(always)]

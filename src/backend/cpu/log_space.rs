@@ -1,7 +1,7 @@
 //! The slow, sure way: the flows of one row in log space and double precision.
 //!
-//! Rows that scaled linear space cannot hold (`scaled`) come here, with values from `circuit::log_values`. `renormalize`
-//! sends the flow of the row in which everything is missing.
+//! Rows that scaled linear space cannot hold (`scaled`) come here, with values from `circuit::log_values`.
+//! `renormalize` sends the flow of the row in which everything is missing.
 
 use super::buffers::FlowBuffer;
 use crate::circuit::log_values::{LogValues, Near, panel};

@@ -1,10 +1,11 @@
 //! The values of a product: its factors multiplied, unit by unit, for a tile of rows.
 //!
-//! A row is computed in one of three ways. Few factors are multiplied in one go. Where they are many, or something might have been lost,
-//! they are multiplied one after the other, and the row is brought to standard form (`scaled`) when it has become small. What
-//! is dropped on the way may be what the factors to come would have left: a latent variable with hundreds of children tells its states
-//! apart by hundreds of bits, and the state that leads after the first half is often not the one that
-//! leads at the end. Such a row is computed again in double precision, whose range holds them all.
+//! A row is computed in one of three ways. Few factors are multiplied in one go. Where they are many, or something
+//! might have been lost, they are multiplied one after the other, and the row is brought to standard form (`scaled`)
+//! when it has become small. What is dropped on the way may be what the factors to come would have left: a latent
+//! variable with hundreds of children tells its states apart by hundreds of bits, and the state that leads after the
+//! first half is often not the one that leads at the end. Such a row is computed again in double precision, whose range
+//! holds them all.
 
 use super::chunk::{Chunk, MISSING, TileState};
 use super::forward::Pass;
@@ -112,9 +113,9 @@ impl<'a> AtOnce<'a> {
 
     /// One row and its scale; `None` where something might have been lost on the way.
     ///
-    /// Values are at most 1, and so are tables of a circuit that is normalised: then partial products are not below the result, and if
-    /// that is well inside the normal range they were too. Where a table may have larger numbers, it is the only one and comes first,
-    /// or its numbers are looked at.
+    /// Values are at most 1, and so are tables of a circuit that is normalised: then partial products are not below the
+    /// result, and if that is well inside the normal range they were too. Where a table may have larger numbers, it is
+    /// the only one and comes first, or its numbers are looked at.
     #[inline(always)]
     fn row(&self, scales: &[Scale], row: usize, out: &mut [f32]) -> Option<Scale> {
         let units = self.units;

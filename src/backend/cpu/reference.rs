@@ -1,8 +1,8 @@
 //! How fast this machine multiplies matrices: what the speed of everything else is held against.
 //!
-//! Every thread multiplies matrices of its own, all at the same time, as the backend's tiles do. The `gemm` crate, whose
-//! door this is, and our own kernels both have a try, and the better one counts; so does the best of many short rounds,
-//! because a machine that is shared is slow now and then and never too fast.
+//! Every thread multiplies matrices of its own, all at the same time, as the backend's tiles do. The `gemm` crate,
+//! whose door this is, and our own kernels both have a try, and the better one counts; so does the best of many short
+//! rounds, because a machine that is shared is slow now and then and never too fast.
 
 use std::sync::Barrier;
 use std::thread;

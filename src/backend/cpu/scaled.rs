@@ -1,11 +1,11 @@
 //! Rows in scaled linear space.
 //!
-//! A stored row is a vector of non-negative `f32` times 2^e, with e chosen so that the largest entry lies in [2^−30, 1]:
-//! most rows are there as they come and are left alone. Scaling by powers of two is exact, so scales cost no accuracy.
-//! Entries below [`TINY`] are set to zero; that is nearly always harmless, but not always: a later product may remove the large entries and leave
-//! only what was dropped. So each row carries a *loss*, an exponent that bounds the absolute error of its entries.
-//! A sum that lifts all its outputs far above the loss forgets it; a row whose loss reaches the root is computed again
-//! in log space (`log_space`).
+//! A stored row is a vector of non-negative `f32` times 2^e, with e chosen so that the largest entry lies in [2^−30,
+//! 1]: most rows are there as they come and are left alone. Scaling by powers of two is exact, so scales cost no
+//! accuracy. Entries below [`TINY`] are set to zero; that is nearly always harmless, but not always: a later product
+//! may remove the large entries and leave only what was dropped. So each row carries a *loss*, an exponent that bounds
+//! the absolute error of its entries. A sum that lifts all its outputs far above the loss forgets it; a row whose loss
+//! reaches the root is computed again in log space (`log_space`).
 
 /// Exponent of a row of zeros, and the smallest exponent there is.
 pub(super) const ZERO: i64 = -(1 << 40);
@@ -133,12 +133,13 @@ pub(super) struct MultipliedAll {
     pub seen: Extremes,
     /// Where factors are watched, the largest number of any of them; else zero.
     pub largest_factor: u32,
-    /// Where they are watched: the partial products, from two factors to all but one, each have a largest number, and this is the smallest
-    /// of these. `u32::MAX` where there are two factors, or nobody watches.
+    /// Where they are watched: the partial products, from two factors to all but one, each have a largest number, and
+    /// this is the smallest of these. `u32::MAX` where there are two factors, or nobody watches.
     pub lowest_partial: u32,
 }
 
-/// out = the product of all factors, unit by unit, from the first to the last. To watch the factors takes half as long again.
+/// out = the product of all factors, unit by unit, from the first to the last. To watch the factors takes half as long
+/// again.
 #[inline(always)]
 pub(super) fn multiply_all<const N: usize, const IS_WATCHED: bool>(
     out: &mut [f32],
@@ -151,8 +152,8 @@ pub(super) fn multiply_all<const N: usize, const IS_WATCHED: bool>(
     for (i, out) in out.iter_mut().enumerate() {
         let mut product = 1.0;
         for (nth, (factor, max)) in factors.iter().zip(&mut max).enumerate() {
-            // SAFETY: all are as long as `out`. With a check in the loop the compiler would do the last units of a row one by one,
-            // which in a short row are all of them.
+            // SAFETY: all are as long as `out`. With a check in the loop the compiler would do the last units of a row
+            // one by one, which in a short row are all of them.
             let factor = unsafe { *factor.get_unchecked(i) };
             product = if nth == 0 { factor } else { product * factor };
             if IS_WATCHED {
@@ -242,7 +243,8 @@ pub(super) fn align_row(row: &mut [f32], max: u32, scale: Scale, exponent: i64) 
     Scale { exponent, loss: if lost { loss.max(exponent - TINY_BITS) } else { loss } }
 }
 
-/// Whether a row has lost more than it must: in standard form nothing is dropped but what is TINY_BITS below the largest entry.
+/// Whether a row has lost more than it must: in standard form nothing is dropped but what is TINY_BITS below the
+/// largest entry.
 #[inline(always)]
 pub(super) fn is_needlessly_lossy(scale: Scale) -> bool {
     scale.loss > SOME_LOSS && scale.loss > scale.exponent - TINY_BITS

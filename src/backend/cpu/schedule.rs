@@ -2,16 +2,17 @@
 //!
 //! A *stage* is a run of steps up to a sum. Rows are independent of each other, so a tile only waits for itself: its
 //! stages run one after the other, on whatever thread is free. Threads prefer their own tiles, and of those the one
-//! that lags, so that consecutive work of a thread needs the same weights. Where weights are large, two threads have their tiles
-//! together and take turns by stages, so that weights are packed once for both. In the backward pass a block of weights or a
-//! table that a single node uses is *released* once every tile has passed that node: its flows are then gathered, and
-//! in a fused step it is updated at once, while all it needs is still in a cache. Blocks that several nodes share wait
-//! for the end of the pass.
+//! that lags, so that consecutive work of a thread needs the same weights. Where weights are large, two threads have
+//! their tiles together and take turns by stages, so that weights are packed once for both. In the backward pass a
+//! block of weights or a table that a single node uses is *released* once every tile has passed that node: its flows
+//! are then gathered, and in a fused step it is updated at once, while all it needs is still in a cache. Blocks that
+//! several nodes share wait for the end of the pass.
 //!
-//! The rules that others rely on: a tile is worked on by one thread at a time; a released block is read and
-//! written by its own tasks only, each on its own rows; a value buffer whose stage every tile has passed is not written again, but
-//! for the one that transient sums share, which only the thread that has the tile looks at; in the backward pass a tile starts a stage only when the tasks of all
-//! stages that are [`LEAD`] or more before it are done, so that the flows that those tasks read may be written over (`flow_memory`).
+//! The rules that others rely on: a tile is worked on by one thread at a time; a released block is read and written by
+//! its own tasks only, each on its own rows; a value buffer whose stage every tile has passed is not written again, but
+//! for the one that transient sums share, which only the thread that has the tile looks at; in the backward pass a tile
+//! starts a stage only when the tasks of all stages that are [`LEAD`] or more before it are done, so that the flows
+//! that those tasks read may be written over (`flow_memory`).
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -32,8 +33,8 @@ const FEW_ROWS: usize = 2;
 /// Stages without released blocks that are done in one go.
 const MERGED_STAGES: usize = 8;
 
-/// Stages that a tile may be ahead of tasks that are not done: enough that nobody waits, few enough that memory which is used
-/// again is still in a cache.
+/// Stages that a tile may be ahead of tasks that are not done: enough that nobody waits, few enough that memory which
+/// is used again is still in a cache.
 pub(super) const LEAD: usize = 4;
 
 /// A table with more categories than this is sorted as a whole at the end of a pass, and updated lazily.
@@ -60,7 +61,8 @@ pub(super) struct Schedule {
     pub stages: Vec<Range<usize>>,
     /// What is released once all tiles have passed a stage backwards.
     pub released: Vec<Vec<ParamTask>>,
-    /// For blocks of weights that several nodes share, or that are small, which accumulator of a tile is theirs; by block.
+    /// For blocks of weights that several nodes share, or that are small, which accumulator of a tile is theirs; by
+    /// block.
     pub tied: Vec<Option<usize>>,
     /// Rows and columns of those blocks.
     pub tied_shapes: Vec<(usize, usize)>,
@@ -343,8 +345,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The next piece of work for a worker. In a team one takes all its tiles through a stage, while another takes those that are done
-    /// with it through the next one. Who has waited for his turn in vain takes what there is.
+    /// The next piece of work for a worker. In a team one takes all its tiles through a stage, while another takes
+    /// those that are done with it through the next one. Who has waited for his turn in vain takes what there is.
     fn pick(&self, state: &mut State, worker: usize, has_waited: bool) -> Option<Work> {
         if let Some((task, stage)) = state.ready.pop_front() {
             return Some(Work::Params { task, stage });

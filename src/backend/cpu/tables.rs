@@ -33,8 +33,8 @@ pub(super) struct SortedRows {
 /// The occurrences of a category.
 #[derive(Clone, Copy)]
 pub(super) struct Occurrences<'a> {
-    /// They, and what is added up after them: most words of a vocabulary occur once or twice, so that rows to be asked for ahead of time are
-    /// mostly those of other words.
+    /// They, and what is added up after them: most words of a vocabulary occur once or twice, so that rows to be asked
+    /// for ahead of time are mostly those of other words.
     rows: &'a [RowAt],
     count: usize,
 }
@@ -205,7 +205,8 @@ fn segment_sum(
     let ahead = rows_ahead(segment.len());
     let Occurrences { rows, count } = occurrences;
     let flows_of = |at: &RowAt| match uses[at.usage as usize] {
-        // SAFETY: every tile is done with the nodes that use the table, so their flows are final; they stay until this is done.
+        // SAFETY: every tile is done with the nodes that use the table, so their flows are final; they stay until this
+        // is done.
         Use::Input { flow, .. } => unsafe { flow_row(&gather.chunks[at.chunk as usize], flow, at.row as usize) },
         Use::Sum { .. } => unreachable!("a table is used by inputs"),
     };

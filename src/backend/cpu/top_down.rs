@@ -1,7 +1,7 @@
 //! Top-down probabilities, by their definition.
 //!
-//! TD(root) = 1, TD(product) = Σ over parents of θ·TD, TD(sum or input) = Σ over parents of TD. At a normalised circuit it
-//! is the flow of a row with every variable missing, without needing that row's values. See docs/MATH.md.
+//! TD(root) = 1, TD(product) = Σ over parents of θ·TD, TD(sum or input) = Σ over parents of TD. At a normalised circuit
+//! it is the flow of a row with every variable missing, without needing that row's values. See docs/MATH.md.
 
 use crate::circuit::{Circuit, NodeKind, Params, SumGroup};
 

@@ -1,12 +1,12 @@
 //! A row on its way through many factors, in double precision.
 //!
-//! The same as a stored row (`scaled`), numbers times a power of two with a loss, but with room for two thousand bits between the largest
-//! and the smallest number where single precision has a hundred.
+//! The same as a stored row (`scaled`), numbers times a power of two with a loss, but with room for two thousand bits
+//! between the largest and the smallest number where single precision has a hundred.
 
 use super::scaled::{NO_LOSS, Scale, TINY_BITS, TOTAL_LOSS, ZERO};
 
-/// Largest numbers are kept near 2^this: far from overflow even after a factor as large as `f32` has them, and as far as can
-/// be from underflow.
+/// Largest numbers are kept near 2^this: far from overflow even after a factor as large as `f32` has them, and as far
+/// as can be from underflow.
 const TOP: i64 = 880;
 
 /// Below 2^this the row is lifted before the next factor: a factor of single precision takes no more than 149 bits.
@@ -52,8 +52,8 @@ impl WideRow {
         self.note_loss(lost != 0);
     }
 
-    /// Takes `shift` bits from the numbers and gives them to the exponent. In two halves: where a zero has taken the leader away,
-    /// whoever follows may be further behind than one power of two can lift.
+    /// Takes `shift` bits from the numbers and gives them to the exponent. In two halves: where a zero has taken the
+    /// leader away, whoever follows may be further behind than one power of two can lift.
     fn shift(&mut self, shift: i64) {
         let (half, rest) = (power(-(shift / 2)), power(-(shift - shift / 2)));
         let mut lost = 0;
@@ -181,7 +181,8 @@ mod tests {
             let mut out = [0f32; 5];
             let scale = wide.finish(&mut out);
             let top = exact.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            // Random factors stay within two thousand bits; a zero may take away the leader and leave what lagged further.
+            // Random factors stay within two thousand bits; a zero may take away the leader and leave what lagged
+            // further.
             let is_exact = scale.loss <= scale.exponent - TINY_BITS;
             prop_assert!(is_exact || (!zeros.is_empty() && scale.loss > ZERO));
             for (got, exact) in logs(&out, scale).into_iter().zip(exact) {

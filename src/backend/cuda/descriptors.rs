@@ -1,7 +1,8 @@
 //! What the kernels read to know where things lie: plain structs in device memory, and those passed by value.
 //!
-//! `kernels/README.md` defines every one of them, `kernels/common.cuh` declares them for the compiler of the kernels, and the
-//! tests below hold sizes and offsets to that page. They hold no row counts, so they are built once per circuit.
+//! `kernels/README.md` defines every one of them, `kernels/common.cuh` declares them for the compiler of the kernels,
+//! and the tests below hold sizes and offsets to that page. They hold no row counts, so they are built once per
+//! circuit.
 
 use std::marker::PhantomData;
 

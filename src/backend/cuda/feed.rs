@@ -1,8 +1,8 @@
 //! Batches on their way to the device: two slots of pinned memory, two of device memory, and the events between them.
 //!
-//! While the device works on one micro-batch the host encodes the next and the copy stream carries it over. A slot of pinned memory
-//! may be written again when its copy is done (`copied`), a slot of the device when the launches that read it are done (`read`), and
-//! launches may read it when the copy is done.
+//! While the device works on one micro-batch the host encodes the next and the copy stream carries it over. A slot of
+//! pinned memory may be written again when its copy is done (`copied`), a slot of the device when the launches that
+//! read it are done (`read`), and launches may read it when the copy is done.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Launches that are made again and again with the same arguments, as CUDA graphs.
 //!
-//! A pass over an HMM is hundreds of small launches. What comes a second time with the same key (rows, slot, gain: all that its
-//! arguments depend on) is captured and from then on replayed as one.
+//! A pass over an HMM is hundreds of small launches. What comes a second time with the same key (rows, slot, gain: all
+//! that its arguments depend on) is captured and from then on replayed as one.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Several GPUs of one machine as one: every device has the whole circuit and a part of each batch.
 //!
-//! Flows of a batch are summed over the devices, to the same bits on each; everything else is done by all of them alike. So
-//! all have the same parameters at any time, and what is read is read from the first.
+//! Flows of a batch are summed over the devices, to the same bits on each; everything else is done by all of them
+//! alike. So all have the same parameters at any time, and what is read is read from the first.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

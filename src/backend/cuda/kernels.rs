@@ -1,8 +1,8 @@
 //! The kernels: their PTX, and one typed launch for each.
 //!
 //! A launch cannot check its arguments, so each kernel has exactly one wrapper, whose parameters have the types that
-//! `kernels/README.md` gives them; the test below compares the list of every wrapper with the `.param` list that the compiler
-//! wrote. Kernels that exist in several precisions are one wrapper with a variant.
+//! `kernels/README.md` gives them; the test below compares the list of every wrapper with the `.param` list that the
+//! compiler wrote. Kernels that exist in several precisions are one wrapper with a variant.
 
 use std::sync::Arc;
 
@@ -90,8 +90,8 @@ impl From<[usize; 3]> for Grid {
 }
 
 impl Grid {
-    /// A warp a row with `stage` floats of shared memory each: as many warps in a block as shared memory holds, up to 8. Also
-    /// what to tell the kernel about `stage`: 0 if not even one warp fits.
+    /// A warp a row with `stage` floats of shared memory each: as many warps in a block as shared memory holds, up to
+    /// 8. Also what to tell the kernel about `stage`: 0 if not even one warp fits.
     pub fn staged(rows: usize, count: usize, stage: usize) -> (Self, i32) {
         const SHARED_BYTES: usize = 48 << 10;
         let fitting = [8, 4, 2, 1].into_iter().find(|warps| warps * stage * 4 <= SHARED_BYTES);

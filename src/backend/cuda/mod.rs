@@ -1,10 +1,10 @@
 //! A circuit on a GPU: parameters, flows and values stay there, batches stream in.
 //!
-//! The arithmetic is that of `backend/cpu`: scaled linear space, the same tests for what is degenerate, the same M-step; the kernels
-//! are in `kernels/`, and `kernels/README.md` is the contract between them and this folder. `program` turns a plan into descriptors
-//! and launches, `slabs` and `feed` hold the memory, `passes`, `updates` and `rescue` launch, `step` puts them together for a batch.
-//! `group` makes several devices one, with `nccl`.
-//! Building needs no CUDA and running without a driver is an error, not a panic (`probe`).
+//! The arithmetic is that of `backend/cpu`: scaled linear space, the same tests for what is degenerate, the same
+//! M-step; the kernels are in `kernels/`, and `kernels/README.md` is the contract between them and this folder.
+//! `program` turns a plan into descriptors and launches, `slabs` and `feed` hold the memory, `passes`, `updates` and
+//! `rescue` launch, `step` puts them together for a batch. `group` makes several devices one, with `nccl`. Building
+//! needs no CUDA and running without a driver is an error, not a panic (`probe`).
 //!
 //! Never yet run on a GPU: the PTX that ships is executed in tests by the emulated driver in `kernels/emulator`.
 
@@ -58,7 +58,8 @@ use crate::error::{Error, Result};
 pub struct CudaOptions {
     /// Which device, from 0.
     pub device: usize,
-    /// Bytes that the values and flows of a micro-batch may take, besides the parameters; `None` takes nine tenths of what is free.
+    /// Bytes that the values and flows of a micro-batch may take, besides the parameters; `None` takes nine tenths of
+    /// what is free.
     pub memory_budget: Option<usize>,
     /// How precisely training passes multiply matrices. What `log_likelihoods` reports never depends on it.
     pub precision: CudaPrecision,
@@ -193,8 +194,8 @@ impl CudaBackend {
         }
     }
 
-    /// The memory of θ̄, the one there is or a new one, to be put back when all of it has been written: what failed half
-    /// way is no average.
+    /// The memory of θ̄, the one there is or a new one, to be put back when all of it has been written: what failed
+    /// half way is no average.
     fn take_average(&mut self) -> Result<Slab<f32>> {
         match self.average.take() {
             Some(average) => Ok(average),
@@ -275,8 +276,9 @@ impl Backend for CudaBackend {
 
     fn averaged_log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
         let Some(average) = self.average.take() else { return self.log_likelihoods(batch) };
-        // Evaluation asks for the address of θ at every launch and is never captured, so the two can change places for as
-        // long as it takes. The graphs of training passes hold the address of θ, which has its place back before the next.
+        // Evaluation asks for the address of θ at every launch and is never captured, so the two can change places for
+        // as long as it takes. The graphs of training passes hold the address of θ, which has its place back before the
+        // next.
         let theta = std::mem::replace(&mut self.theta, average);
         let found = self.log_likelihoods(batch);
         self.average = Some(std::mem::replace(&mut self.theta, theta));

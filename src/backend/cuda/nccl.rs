@@ -1,7 +1,8 @@
 //! Sums over several devices, by NCCL.
 //!
-//! NCCL installs itself as `libnccl.so.2`; the name without a number is there only where its headers are. `cudarc` looks for the latter
-//! and panics without it, so the four functions that are needed are looked up here, under either name.
+//! NCCL installs itself as `libnccl.so.2`; the name without a number is there only where its headers are. `cudarc`
+//! looks for the latter and panics without it, so the four functions that are needed are looked up here, under either
+//! name.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;

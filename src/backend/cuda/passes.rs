@@ -38,8 +38,8 @@ fn by_tiles(x: usize) -> usize {
     x.div_ceil(64)
 }
 
-/// Square tiles or tall ones, and the grid: tall where they still make four blocks for every multiprocessor, and are not mostly
-/// empty. By arithmetic, not by measurement; by sizes and device alone, because the bits depend on it.
+/// Square tiles or tall ones, and the grid: tall where they still make four blocks for every multiprocessor, and are
+/// not mostly empty. By arithmetic, not by measurement; by sizes and device alone, because the bits depend on it.
 fn product(
     precision: CudaPrecision,
     multiprocessors: usize,
@@ -111,8 +111,8 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// log p, which rows are degenerate, and the root's flow for the pass backwards, `gain` times a row's weight; without a
-    /// gain no flow.
+    /// log p, which rows are degenerate, and the root's flow for the pass backwards, `gain` times a row's weight;
+    /// without a gain no flow.
     pub fn root(&self, pass: Pass, weights: Ptr<f32>, gain: Option<f64>) -> Result<()> {
         let Program { root_value, root_flow, .. } = *self.program;
         let flow = if gain.is_some() { root_flow } else { Buffer { at: -1, ..root_flow } };
@@ -189,7 +189,8 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// flows = keep·flows + flow of each category, of tables; and sums over tiles of categories, if there is a place for them.
+    /// flows = keep·flows + flow of each category, of tables; and sums over tiles of categories, if there is a place
+    /// for them.
     pub fn table_flows(
         &self,
         pass: Pass,

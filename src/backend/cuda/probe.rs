@@ -1,8 +1,8 @@
 //! Finding out whether there is a device that can be used, without ever panicking.
 //!
-//! `cudarc` loads the driver library at its first call, and panics where the library or one of its functions is missing. So
-//! both are looked for here before anything else is called. Whoever asks for a device by number gets an error that says why there
-//! is none; `auto` falls back to the CPU and says why in one line.
+//! `cudarc` loads the driver library at its first call, and panics where the library or one of its functions is
+//! missing. So both are looked for here before anything else is called. Whoever asks for a device by number gets an
+//! error that says why there is none; `auto` falls back to the CPU and says why in one line.
 
 use std::ffi::CString;
 use std::sync::Arc;

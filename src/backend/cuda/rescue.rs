@@ -1,5 +1,5 @@
-//! Rows that linear space could not hold, in log space and double precision; and the renormalisation of a circuit, which is one
-//! such row with everything missing.
+//! Rows that linear space could not hold, in log space and double precision; and the renormalisation of a circuit,
+//! which is one such row with everything missing.
 
 use super::descriptors::*;
 use super::kernels::Kernels;

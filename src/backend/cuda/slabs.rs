@@ -1,7 +1,7 @@
 //! What lies on the device: tables of descriptors for good, working memory for some rows.
 //!
-//! A few large allocations, each with one subject. Working memory is made at the first pass, when the optimizer has its buffers, and
-//! again when a larger batch comes; how many rows it holds depends on what is free then, or on the budget.
+//! A few large allocations, each with one subject. Working memory is made at the first pass, when the optimizer has its
+//! buffers, and again when a larger batch comes; how many rows it holds depends on what is free then, or on the budget.
 
 use super::descriptors::*;
 use super::program::{BlockClass, Program, WorkingSizes};

@@ -1,7 +1,9 @@
-//! The rows of a micro-batch by the category that they have, table by table: what the flows of tables are added up along.
+//! The rows of a micro-batch by the category that they have, table by table: what the flows of tables are added up
+//! along.
 //!
-//! Counting sort on the host, in the order of uses and rows, so that every category has one list of flow rows, added in a fixed
-//! order by whoever owns it. Lists of more than 256 rows are cut into pieces that are summed first, into scratch rows.
+//! Counting sort on the host, in the order of uses and rows, so that every category has one list of flow rows, added in
+//! a fixed order by whoever owns it. Lists of more than 256 rows are cut into pieces that are summed first, into
+//! scratch rows.
 
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
 //! A batch on the device: evaluation, the E-step, or a whole EM step, micro-batch by micro-batch.
 //!
-//! The report of a micro-batch is on its way back to the host while the device goes on with the pass backwards: only the update has to
-//! wait until the host knows that no row has to be rescued. The rest of a step is never waited for; the next batch is.
+//! The report of a micro-batch is on its way back to the host while the device goes on with the pass backwards: only
+//! the update has to wait until the host knows that no row has to be rescued. The rest of a step is never waited for;
+//! the next batch is.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -91,7 +92,8 @@ impl CudaBackend {
         Ok(report)
     }
 
-    /// Runs one micro-batch. Whether an update was asked for and made: not where a row has to be rescued, which reads θ as it was.
+    /// Runs one micro-batch. Whether an update was asked for and made: not where a row has to be rescued, which reads θ
+    /// as it was.
     fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> Result<bool> {
         let rows = &micro.rows;
         let marginal = micro.step.is_some_and(|step| step.sources.needs_top_down());
@@ -147,7 +149,8 @@ impl CudaBackend {
         Ok(step.is_some())
     }
 
-    /// Flows and update in one: θ' of weights straight from the partial sums, of tables from sums made with their flows.
+    /// Flows and update in one: θ' of weights straight from the partial sums, of tables from sums made with their
+    /// flows.
     fn update_from(&self, pass: Pass, fed: Fed, sorted: &Sorted, micro: &MicroBatch<'_>, step: &EmStep) -> Result<()> {
         let engine = self.engine();
         let EmStep { scale, offset, correction, smoothing, .. } = *step;

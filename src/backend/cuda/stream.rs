@@ -1,7 +1,7 @@
 //! A device with its two streams: launches go to one, copies of coming batches to the other.
 //!
-//! Nothing orders the two but the events that are recorded and waited for by hand; `feed` does that. Memory is allocated on the
-//! compute stream, and freed there, so that whatever was launched before is done with it.
+//! Nothing orders the two but the events that are recorded and waited for by hand; `feed` does that. Memory is
+//! allocated on the compute stream, and freed there, so that whatever was launched before is done with it.
 
 use std::sync::Arc;
 
@@ -30,8 +30,9 @@ pub(super) struct Slab<T> {
 impl Device {
     pub fn open(ordinal: usize) -> Result<Self> {
         let context = probe::open(ordinal)?;
-        // SAFETY: no slice of ours is ever given to `cudarc` to launch with, so it has nothing to track: order comes from the
-        // streams and from the events in `feed`. Before anything is allocated, because slices carry their events.
+        // SAFETY: no slice of ours is ever given to `cudarc` to launch with, so it has nothing to track: order comes
+        // from the streams and from the events in `feed`. Before anything is allocated, because slices carry their
+        // events.
         unsafe { context.disable_event_tracking() };
         let stream = || context.new_stream().map_err(|e| driver_error("no stream could be made", e));
         let count = context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);

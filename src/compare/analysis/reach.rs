@@ -26,7 +26,8 @@ impl Reached {
     }
 }
 
-/// How soon each run of a contender reached what `threshold` names for its seed; seeds for which it names nothing are left out.
+/// How soon each run of a contender reached what `threshold` names for its seed; seeds for which it names nothing are
+/// left out.
 pub fn reach(contender: &Contender, threshold: impl Fn(u64) -> Option<f64>) -> Reached {
     let asked: Vec<(&Run, f64)> =
         contender.runs.iter().filter_map(|run| Some((run, threshold(run.seed).filter(|t| !t.is_nan())?))).collect();

@@ -1,12 +1,12 @@
 //! Regret: how far a contender is from the best of every section, over all sections.
 //!
-//! A contender that is tuned for each section wins some of them. Who has to choose one without trying asks for the one that is
-//! nowhere far from the best: the lowest mean gap. Gaps are shares of the best log-likelihood of the section, so that
-//! sections with many variables do not outweigh the others.
+//! A contender that is tuned for each section wins some of them. Who has to choose one without trying asks for the one
+//! that is nowhere far from the best: the lowest mean gap. Gaps are shares of the best log-likelihood of the section,
+//! so that sections with many variables do not outweigh the others.
 //!
-//! The best of a section has gap 0, no gap is negative, and neither the order of sections nor that of contenders matters,
-//! to the last bit. Only whoever has a number in every run of a section has a gap there, or is its best: a run that failed never
-//! helps. Sections that are not over have no gaps yet.
+//! The best of a section has gap 0, no gap is negative, and neither the order of sections nor that of contenders
+//! matters, to the last bit. Only whoever has a number in every run of a section has a gap there, or is its best: a run
+//! that failed never helps. Sections that are not over have no gaps yet.
 
 use std::cmp::Ordering;
 
@@ -67,8 +67,8 @@ impl Gap {
     }
 }
 
-/// The regret on held-out rows, and on test rows if everybody who has the one has the other. Nothing unless two sections
-/// that are over share two contenders.
+/// The regret on held-out rows, and on test rows if everybody who has the one has the other. Nothing unless two
+/// sections that are over share two contenders.
 pub fn regrets(findings: &Findings) -> Vec<Regret<'_>> {
     let sections: Vec<&Section> = findings.sections.iter().filter(|section| is_over(section)).collect();
     let shared = |a: &Section, b: &Section| a.contenders.iter().filter(|c| find(b, &c.name).is_some()).count();

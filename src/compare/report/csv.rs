@@ -1,4 +1,5 @@
-//! The same figures for other programs: RFC 4180, numbers that come back to the same bits, nothing where there is no number.
+//! The same figures for other programs: RFC 4180, numbers that come back to the same bits, nothing where there is no
+//! number.
 
 use crate::compare::analysis::{Measure, Spread, Standing, regrets};
 use crate::compare::findings::{Findings, Setting};
@@ -105,7 +106,8 @@ pub fn trials(findings: &Findings) -> String {
     rows.concat()
 }
 
-/// Gaps to the best of each section in percent, a column each, and the regret over all; only a header where there is none.
+/// Gaps to the best of each section in percent, a column each, and the regret over all; only a header where there is
+/// none.
 pub fn regret(findings: &Findings) -> String {
     let all = regrets(findings);
     let sections = all.first().map_or(&[][..], |regret| &regret.sections);

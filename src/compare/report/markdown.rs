@@ -57,8 +57,8 @@ fn searched(section: &Section) -> Vec<String> {
 /// Text that stays text, on one line: nothing in it is markup, and nothing ends a cell of a table.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
-    // What makes a list, a heading or a rule of the line that it begins: a sign, or a number with a full stop or bracket.
-    // (Not a number with decimals: a list needs room behind its mark.)
+    // What makes a list, a heading or a rule of the line that it begins: a sign, or a number with a full stop or
+    // bracket. (Not a number with decimals: a list needs room behind its mark.)
     let number = text.bytes().take_while(u8::is_ascii_digit).count();
     let is_item = number > 0 && text[number..].chars().nth(1).is_none_or(char::is_whitespace);
     for (at, c) in text.char_indices() {

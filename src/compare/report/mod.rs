@@ -1,7 +1,8 @@
 //! What was found, for people and for other programs: a page, its charts, and tables of numbers.
 //!
-//! `report.html` is one file that needs nothing else: it opens without a network and without scripts. The charts stand alone as well,
-//! under `charts/`, and `report.md` says the same without HTML. Every file appears whole or not at all. Figures come from `analysis`; here they are only shown.
+//! `report.html` is one file that needs nothing else: it opens without a network and without scripts. The charts stand
+//! alone as well, under `charts/`, and `report.md` says the same without HTML. Every file appears whole or not at all.
+//! Figures come from `analysis`; here they are only shown.
 
 mod charts;
 mod csv;
@@ -37,7 +38,8 @@ pub struct Written {
     pub files: Vec<PathBuf>,
 }
 
-/// Writes `report.html`, `report.md`, `charts/*.svg`, `curves.csv`, `table.csv`, `trials.csv` and `regret.csv` into a folder, which is made if it is not there.
+/// Writes `report.html`, `report.md`, `charts/*.svg`, `curves.csv`, `table.csv`, `trials.csv` and `regret.csv` into a
+/// folder, which is made if it is not there.
 pub fn write(findings: &Findings, folder: &Path) -> Result<Written> {
     check_names(findings)?;
     // All is drawn before anything is written: a mistake leaves what was there.

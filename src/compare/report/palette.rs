@@ -1,7 +1,8 @@
 //! How lines are told apart: a colour, a marker, and dashes for what leaves something out.
 //!
-//! Charts are drawn in the colours for paper, which is how a chart stands alone. Inside a page every colour is a variable of its
-//! style sheet, so that charts follow the reader's theme. The hues are those of Okabe and Ito, darker on white and lighter on black.
+//! Charts are drawn in the colours for paper, which is how a chart stands alone. Inside a page every colour is a
+//! variable of its style sheet, so that charts follow the reader's theme. The hues are those of Okabe and Ito, darker
+//! on white and lighter on black.
 
 use plotters::style::RGBColor;
 

@@ -39,8 +39,8 @@ pub struct CircuitSpec {
 pub enum StartSpec {
     /// Chance alone, as in PyJuice; of a mixture of trees, clusters of rows.
     Noise,
-    /// Trees and regions: a whole row for every state, and sums near the identity. Sequences: the frequencies of rows in
-    /// the tables, and states far apart.
+    /// Trees and regions: a whole row for every state, and sums near the identity. Sequences: the frequencies of rows
+    /// in the tables, and states far apart.
     Rows,
 }
 
@@ -198,8 +198,8 @@ impl ModelSpec {
         matches!(self, Self::Hmm { .. } | Self::MonarchHmm { .. })
     }
 
-    /// What parameters start from where nothing is said; `None` where a file decides. Regions start from noise: rows did
-    /// better there with one seed, which is too few to change what a pipeline means.
+    /// What parameters start from where nothing is said; `None` where a file decides. Regions start from noise: rows
+    /// did better there with one seed, which is too few to change what a pipeline means.
     fn default_start(&self) -> Option<StartSpec> {
         match self {
             Self::Hmm { .. } | Self::MonarchHmm { .. } | Self::Hclt { .. } | Self::Pdhclt(_) => Some(StartSpec::Rows),

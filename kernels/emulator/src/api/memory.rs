@@ -159,8 +159,8 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(to: u64, from: *const u8, len: usi
     })
 }
 
-/// Bytes land late: in page-locked memory always, in any other perhaps, by the documentation. Eager streams let the latter be
-/// there when the call returns, the others do not.
+/// Bytes land late: in page-locked memory always, in any other perhaps, by the documentation. Eager streams let the
+/// latter be there when the call returns, the others do not.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(to: *mut u8, from: u64, len: usize, stream: Handle) -> c_int {
     if len == 0 {

@@ -1,7 +1,7 @@
 //! The exported functions of the driver, by the names and signatures of `cuda.h`.
 //!
-//! Each takes the one lock, finds the current context of its thread and calls [`System`]. Nothing unwinds into C: a panic
-//! becomes `CUDA_ERROR_UNKNOWN`. Pointers are followed only where the driver's contract says they are good.
+//! Each takes the one lock, finds the current context of its thread and calls [`System`]. Nothing unwinds into C: a
+//! panic becomes `CUDA_ERROR_UNKNOWN`. Pointers are followed only where the driver's contract says they are good.
 
 pub mod device;
 pub mod event;
@@ -32,7 +32,8 @@ thread_local! {
 /// The system, made from the environment the first time.
 pub(crate) fn system() -> MutexGuard<'static, System> {
     let mutex = SYSTEM.get_or_init(|| {
-        // SAFETY: `at_exit` is a plain function that lives as long as this library, which is never unloaded before exit.
+        // SAFETY: `at_exit` is a plain function that lives as long as this library, which is never unloaded before
+        // exit.
         unsafe { atexit(at_exit) };
         Mutex::new(System::new(Config::from_env()))
     });

@@ -15,8 +15,8 @@ pub unsafe extern "C" fn cuModuleLoadData(module: *mut Handle, image: *const c_c
         if image.is_null() {
             return Err(Code::InvalidValue);
         }
-        // SAFETY: the driver's contract: an image in text form ends with a zero byte. Machine code begins with one of two
-        // magic numbers, each with a zero byte in its first sixteen, so the search ends inside the image.
+        // SAFETY: the driver's contract: an image in text form ends with a zero byte. Machine code begins with one of
+        // two magic numbers, each with a zero byte in its first sixteen, so the search ends inside the image.
         let text = unsafe { CStr::from_ptr(image) };
         let handle = match text.to_str() {
             Ok(text) if text.contains(".version") => system.load_module(device, text)?,

@@ -29,8 +29,8 @@ __device__ void reused(float* out, const float* x) {
 extern "C" __global__ void reused_ok(float* out, const float* x) { reused<true>(out, x); }
 extern "C" __global__ void reused_no_barrier(float* out, const float* x) { reused<false>(out, x); }
 
-// The first half of the block makes, the second takes; they meet at barriers 1 (full) and 2 (empty). The mistake: the slot
-// is given back before it is read.
+// The first half of the block makes, the second takes; they meet at barriers 1 (full) and 2 (empty). The mistake: the
+// slot is given back before it is read.
 template <bool EARLY>
 __device__ void producer(float* out, const float* x, int rounds) {
     __shared__ float slot[64];

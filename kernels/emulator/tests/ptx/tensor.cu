@@ -1,4 +1,5 @@
-// Tensor-core instructions, ldmatrix and cp.async as the real kernels use them. One warp a block unless it says otherwise.
+// Tensor-core instructions, ldmatrix and cp.async as the real kernels use them. One warp a block unless it says
+// otherwise.
 
 // D[16×8] = A[16×8]·B[8×8] + C in tf32; row-major.
 extern "C" __global__ void mma_tf32(float* d, const float* a, const float* b, const float* c) {

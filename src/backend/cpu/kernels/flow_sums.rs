@@ -1,10 +1,11 @@
 //! Flows of weights: Gᵀ·values, added up over rows.
 //!
-//! A product over all rows with a small result, so that what it costs beside its multiplications is to bring operands together and
-//! to load and store the result. Rows are therefore collected until they are many, in blocks and panels as tiles want them,
-//! and multiplied at once; short rows are multiplied where they lie. Sums are in single precision for some
-//! thousand rows and then join others in double precision: values of discrete data repeat, so that the rounding of a long sum
-//! does not average out. Which rows are multiplied together depends on how many came before, not on how they were handed over.
+//! A product over all rows with a small result, so that what it costs beside its multiplications is to bring operands
+//! together and to load and store the result. Rows are therefore collected until they are many, in blocks and panels as
+//! tiles want them, and multiplied at once; short rows are multiplied where they lie. Sums are in single precision for
+//! some thousand rows and then join others in double precision: values of discrete data repeat, so that the rounding of
+//! a long sum does not average out. Which rows are multiplied together depends on how many came before, not on how they
+//! were handed over.
 
 use std::ops::Range;
 
@@ -37,8 +38,8 @@ pub(in crate::backend::cpu) struct FlowSums {
     cols: usize,
     /// Columns of a panel.
     width: usize,
-    /// Since the last flush, in panels, each `[rows × width]`: what a tile adds to lies together, where rows of a large matrix
-    /// would be so far apart that they push each other out of the caches.
+    /// Since the last flush, in panels, each `[rows × width]`: what a tile adds to lies together, where rows of a large
+    /// matrix would be so far apart that they push each other out of the caches.
     single: Vec<f32>,
     /// Before that, laid out alike; empty where there was no flush.
     double: Vec<f64>,
@@ -256,8 +257,8 @@ fn block_distance(most: usize, depth: usize) -> usize {
 }
 
 multiversion! {
-    /// Copies `height` columns of a matrix from `first` on, `[rows × height]`. What lies behind them, [`PAD`] numbers at the most, may
-    /// be written over.
+    /// Copies `height` columns of a matrix from `first` on, `[rows × height]`. What lies behind them, [`PAD`] numbers
+    /// at the most, may be written over.
     fn copy_block(source: Matrix<'_>, first: usize, to: &mut [f32], height: usize) = copy_block_body;
 }
 
@@ -277,8 +278,8 @@ fn copy_block_body(source: Matrix<'_>, first: usize, to: &mut [f32], height: usi
     }
 }
 
-/// Whole vectors are copied, `SPAN` numbers, and the next row writes over what was too much. At the right edge of the matrix
-/// there is nothing beyond.
+/// Whole vectors are copied, `SPAN` numbers, and the next row writes over what was too much. At the right edge of the
+/// matrix there is nothing beyond.
 #[inline(always)]
 fn copy_columns<const HEIGHT: usize, const SPAN: usize>(source: Matrix<'_>, first: usize, to: &mut [f32]) {
     if first + SPAN <= source.cols {

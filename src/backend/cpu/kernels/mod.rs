@@ -156,7 +156,8 @@ impl Isa {
     }
 }
 
-/// Asks for a row that will soon be read, so that it is on its way while others are computed with. Changes nothing else.
+/// Asks for a row that will soon be read, so that it is on its way while others are computed with. Changes nothing
+/// else.
 #[inline(always)]
 pub(super) fn prefetch(row: &[f32]) {
     #[cfg(target_arch = "x86_64")]
@@ -165,8 +166,8 @@ pub(super) fn prefetch(row: &[f32]) {
     let _ = row;
 }
 
-/// How many rows ahead rows are asked for that lie anywhere in a table: so many that they arrive in time, so few that they
-/// are still there when they are needed.
+/// How many rows ahead rows are asked for that lie anywhere in a table: so many that they arrive in time, so few that
+/// they are still there when they are needed.
 #[inline(always)]
 pub(super) fn rows_ahead(units: usize) -> usize {
     (AHEAD_NUMBERS / units.max(1)).clamp(2, 16)
@@ -177,9 +178,10 @@ const AHEAD_NUMBERS: usize = 512;
 
 /// out\[m × width\] (+)= left\[m × depth\] · right\[depth × width\], for a fixed number m of rows.
 ///
-/// Arguments: depth; left and a distance; right, `width` numbers for each step of depth, and the distance of steps; out and the
-/// distance of its rows; whether to add to what is there. In a *strided* kernel the rows of left are contiguous and so
-/// far apart, and the steps of right follow each other; in a *transposed* one left is `[depth × m]`, its steps so far apart.
+/// Arguments: depth; left and a distance; right, `width` numbers for each step of depth, and the distance of steps; out
+/// and the distance of its rows; whether to add to what is there. In a *strided* kernel the rows of left are contiguous
+/// and so far apart, and the steps of right follow each other; in a *transposed* one left is `[depth × m]`, its steps
+/// so far apart.
 ///
 /// # Safety
 /// The machine has the kernel's instruction set, and all of left, right and out that these shapes reach is there.

@@ -1,8 +1,8 @@
 //! How precisely matrix products are computed, and what it means to round their operands to bf16.
 //!
-//! bf16 is the upper half of an f32: its range, and eight significant bits. Products of bf16 numbers are exact in f32 and
-//! are added up in f32, so all that is lost is lost when operands are rounded. A number that is split into two of them,
-//! x ≈ high + low, keeps sixteen bits, and x·y ≈ high·high + high·low + low·high. See docs/MATH.md, "Precision".
+//! bf16 is the upper half of an f32: its range, and eight significant bits. Products of bf16 numbers are exact in f32
+//! and are added up in f32, so all that is lost is lost when operands are rounded. A number that is split into two of
+//! them, x ≈ high + low, keeps sixteen bits, and x·y ≈ high·high + high·low + low·high. See docs/MATH.md, "Precision".
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,8 +14,9 @@ use crate::error::{Error, Result};
 
 /// How precisely the matrix products of training passes are computed. Likelihoods of an evaluation are always `f32`.
 ///
-/// `bf16` and `bf16x3` are fast on processors with matrix tiles (AMX). Elsewhere their operands are rounded in the same way
-/// and multiplied as f32: a way to try what they do to a model, which saves no time, and with `bf16x3` takes longer.
+/// `bf16` and `bf16x3` are fast on processors with matrix tiles (AMX). Elsewhere their operands are rounded in the same
+/// way and multiplied as f32: a way to try what they do to a model, which saves no time, and with `bf16x3` takes
+/// longer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {

@@ -1,10 +1,10 @@
 //! Matrix products over checked views, with the right operand packed once and used often.
 //!
-//! Three products make up a sum: values·Wᵀ forwards, G·W backwards, and Gᵀ·values for the flows of W (`flow_sums`). In the
-//! first two the left operand, activations, is taken as it lies, and W is packed.
-//! An [`Arithmetic`] says how: operands that are not to be multiplied as they are are rounded when they are packed, and a
-//! left operand is then copied, to be rounded too. Machines with bf16 tiles have them in a form of their own
-//! (`tile_product`). Every product runs on one thread, in an order that depends on shapes alone: parallelism is over tiles of rows.
+//! Three products make up a sum: values·Wᵀ forwards, G·W backwards, and Gᵀ·values for the flows of W (`flow_sums`). In
+//! the first two the left operand, activations, is taken as it lies, and W is packed. An [`Arithmetic`] says how:
+//! operands that are not to be multiplied as they are are rounded when they are packed, and a left operand is then
+//! copied, to be rounded too. Machines with bf16 tiles have them in a form of their own (`tile_product`). Every product
+//! runs on one thread, in an order that depends on shapes alone: parallelism is over tiles of rows.
 
 use std::ops::Range;
 
@@ -172,16 +172,16 @@ pub(super) enum Part {
     Low,
 }
 
-/// The products that add up to one, by the part of the left operand and that of the right. Low parts times each other are
-/// left out: they are as small as what the two parts do not hold.
+/// The products that add up to one, by the part of the left operand and that of the right. Low parts times each other
+/// are left out: they are as small as what the two parts do not hold.
 pub(super) fn terms(arithmetic: Arithmetic) -> &'static [(Part, Part)] {
     const TERMS: [(Part, Part); 3] = [(Part::High, Part::High), (Part::High, Part::Low), (Part::Low, Part::High)];
     &TERMS[..arithmetic.precision.num_terms()]
 }
 
 multiversion! {
-    /// Copies the columns of a matrix in panels of `width`, each `[rows × width]` and `distance` from the one before; the last is
-    /// filled up with zeros.
+    /// Copies the columns of a matrix in panels of `width`, each `[rows × width]` and `distance` from the one before;
+    /// the last is filled up with zeros.
     pub(super) fn copy_panels(source: Matrix<'_>, to: &mut [f32], width: usize, distance: usize) = copy_panels_body;
 }
 
@@ -209,8 +209,8 @@ fn copy_panels_body(source: Matrix<'_>, to: &mut [f32], width: usize, distance: 
     }
 }
 
-/// A few rows at a time: row by row, writes would go on in as many places as there are panels, which lie so that they push each
-/// other out of the first cache; panel by panel, reads would.
+/// A few rows at a time: row by row, writes would go on in as many places as there are panels, which lie so that they
+/// push each other out of the first cache; panel by panel, reads would.
 #[inline(always)]
 fn copy_whole_panels<const WIDTH: usize>(source: Matrix<'_>, to: &mut [f32], distance: usize) {
     for first in (0..source.rows).step_by(ROWS_AT_ONCE) {
@@ -319,8 +319,8 @@ pub(in crate::backend::cpu) fn multiply(
     }
 }
 
-/// Some steps of depth of a product, for some rows: `shape` is the number of rows and columns of the result and the distance
-/// of its rows, `from` the left operand and what rounding took away from it.
+/// Some steps of depth of a product, for some rows: `shape` is the number of rows and columns of the result and the
+/// distance of its rows, `from` the left operand and what rounding took away from it.
 fn multiply_rows(
     arithmetic: Arithmetic,
     out: &mut [f32],
@@ -342,8 +342,8 @@ fn multiply_rows(
             let mut row = 0;
             while row < rows {
                 let height = next_height(rows - row, tiles.height());
-                // SAFETY: the instruction set is there because `isa` is. `panel` holds `depth` steps of whole columns, and the lines
-                // above see to the rows of the left operand and of the result.
+                // SAFETY: the instruction set is there because `isa` is. `panel` holds `depth` steps of whole columns,
+                // and the lines above see to the rows of the left operand and of the result.
                 unsafe {
                     let left = from[0].as_ptr().add(row * stride);
                     let to = out.as_mut_ptr().add(row * out_stride + col);
@@ -367,8 +367,8 @@ fn multiply_rows(
                 let from = &from[left_part as usize][row * stride..];
                 assert!((height - 1) * stride + depth <= from.len(), "rows of the left operand");
                 let run = |to: *mut f32, to_stride: usize, add: bool| {
-                    // SAFETY: the instruction set is there because `isa` is. `panel` holds `depth` steps, the line above
-                    // sees to the rows of the left operand, and `store` to those of the result.
+                    // SAFETY: the instruction set is there because `isa` is. `panel` holds `depth` steps, the line
+                    // above sees to the rows of the left operand, and `store` to those of the result.
                     unsafe {
                         let tile = tiles.strided[height - 1];
                         tile(depth, from.as_ptr(), stride, panel.as_ptr(), tiles.width, to, to_stride, add);
@@ -392,7 +392,8 @@ pub(super) fn next_height(left: usize, most: usize) -> usize {
 /// write to the side and the columns that exist are copied.
 ///
 /// # Safety
-/// `run` writes `height` rows of `width` numbers at the pointer and stride that it is given, and reads them if told to add.
+/// `run` writes `height` rows of `width` numbers at the pointer and stride that it is given, and reads them if told to
+/// add.
 unsafe fn store(
     to: &mut [f32],
     stride: usize,

@@ -29,7 +29,8 @@ pub(super) fn assert_close(arithmetic: Arithmetic, got: f32, operands: impl Iter
         });
         if arithmetic.precision == Precision::Bf16 { x * y } else { x * y + x * y_low + x_low * y }
     };
-    // Both operands are within 2^-8 of what they were, or both within 2^-17 and without the product of low parts, 2^-16.
+    // Both operands are within 2^-8 of what they were, or both within 2^-17 and without the product of low parts,
+    // 2^-16.
     let (rounded, distance) = match arithmetic.precision {
         Precision::F32 => (exact, 2e-6),
         Precision::Bf16x3 => (operands.map(term).sum(), 2f64.powi(-15)),

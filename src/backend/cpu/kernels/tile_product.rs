@@ -1,12 +1,12 @@
 //! Matrix products of bf16 tiles, as AMX has them: a driver over eight tile registers, whoever these are.
 //!
-//! A tile is 16 rows of 64 bytes. One instruction adds the product of a tile of the left operand, 16 × 32 bf16 numbers, and a
-//! tile of the right one, 32 × 16, to a tile of 16 × 16 f32 numbers. Both operands are cut into such tiles beforehand,
-//! `[side/16][depth/32][16][32]`, and filled up with zeros, so that edges need no thought except where results are written.
-//! A right tile holds two steps of depth side by side, `[depth/2][columns][2]`.
+//! A tile is 16 rows of 64 bytes. One instruction adds the product of a tile of the left operand, 16 × 32 bf16 numbers,
+//! and a tile of the right one, 32 × 16, to a tile of 16 × 16 f32 numbers. Both operands are cut into such tiles
+//! beforehand, `[side/16][depth/32][16][32]`, and filled up with zeros, so that edges need no thought except where
+//! results are written. A right tile holds two steps of depth side by side, `[depth/2][columns][2]`.
 //!
-//! [`TileUnit`] is what the driver needs of a machine: `x86::amx` has the instructions, the tests below a model of them, so
-//! that all but the instructions themselves is tested everywhere.
+//! [`TileUnit`] is what the driver needs of a machine: `x86::amx` has the instructions, the tests below a model of
+//! them, so that all but the instructions themselves is tested everywhere.
 
 use super::multiversion;
 use super::precision::{Arithmetic, Precision, Unit, split_bf16, to_bf16};
@@ -242,7 +242,8 @@ unsafe fn drive<U: TileUnit>(
     }
 }
 
-/// One or two tiles of rows by one or two of columns of the result. `operands` begin with their strips, one after the other.
+/// One or two tiles of rows by one or two of columns of the result. `operands` begin with their strips, one after the
+/// other.
 ///
 /// # Safety
 /// The unit is there.
@@ -266,8 +267,9 @@ unsafe fn block<'a, U: TileUnit, const TALL: bool, const WIDE: bool>(
     let is_whole = (rows, cols) == (height, width);
     let (at, distance) = if is_whole { (to.as_mut_ptr(), stride) } else { (aside.as_mut_ptr(), width) };
     let bytes = size_of::<f32>() * distance;
-    // SAFETY: `at` has `height` rows of `width` numbers, `distance` apart: in the result by the assertion, or at the side,
-    // whose 1024 numbers are the largest block. Both operands have the strips that are read, by the assertion below.
+    // SAFETY: `at` has `height` rows of `width` numbers, `distance` apart: in the result by the assertion, or at the
+    // side, whose 1024 numbers are the largest block. Both operands have the strips that are read, by the assertion
+    // below.
     unsafe {
         let [at_0, at_1, at_2, at_3] =
             [0, SIDE, SIDE * distance, SIDE * distance + SIDE].map(|offset| at.wrapping_add(offset).cast::<u8>());
@@ -392,7 +394,8 @@ pub(super) mod tests {
             }
         }
 
-        /// As the manual has it: even and odd steps are summed apart, by fused operations that know no subnormal numbers.
+        /// As the manual has it: even and odd steps are summed apart, by fused operations that know no subnormal
+        /// numbers.
         unsafe fn dot<const C: u8, const A: u8, const B: u8>(&mut self) {
             for i in 0..SIDE {
                 for j in 0..SIDE {

@@ -1,8 +1,9 @@
 //! The backward pass: who flows into which buffer, level by level from the root down.
 //!
-//! A flow buffer's level is one more than the highest of the steps that flow into it; a step runs at the level of its flow.
-//! Products push nothing: a buffer that they flow into pulls from all of them, when their flows are complete. Groups of sums
-//! push into their targets; those that would write to the same columns go into one *wave* after the other.
+//! A flow buffer's level is one more than the highest of the steps that flow into it; a step runs at the level of its
+//! flow. Products push nothing: a buffer that they flow into pulls from all of them, when their flows are complete.
+//! Groups of sums push into their targets; those that would write to the same columns go into one *wave* after the
+//! other.
 
 use super::forward::group_desc;
 use super::maps::{Maps, skew};
@@ -218,8 +219,8 @@ fn schedule(plan: &Plan, num_buffers: usize) -> (Vec<Inflow<'_>>, Vec<Vec<Queued
     (inflows, queues)
 }
 
-/// Where the flow of each slice of a group's panel goes, with its first column in the panel. In several parts, if the group
-/// mixes some units twice: in a part no two overlap.
+/// Where the flow of each slice of a group's panel goes, with its first column in the panel. In several parts, if the
+/// group mixes some units twice: in a part no two overlap.
 fn apart(group: &PlanGroup) -> Vec<Vec<(usize, Columns)>> {
     let mut parts: Vec<Vec<(usize, Columns)>> = vec![Vec::new()];
     let mut col = 0;

@@ -69,8 +69,8 @@ impl Maps {
     }
 }
 
-/// How the words of a staged row are spread over the banks of shared memory: right + 256·left. A transpose reads with the stride
-/// of its columns, forwards, or of its rows, backwards.
+/// How the words of a staged row are spread over the banks of shared memory: right + 256·left. A transpose reads with
+/// the stride of its columns, forwards, or of its rows, backwards.
 pub(super) fn skew(factor: &PlanFactor, is_forward: bool) -> i32 {
     let Some((rows, cols)) = factor.transpose else { return 0 };
     let (rows, cols) = if is_forward { (rows, cols) } else { (cols, rows) };

@@ -1,6 +1,7 @@
 //! A plan as descriptor tables and lists of launches, in plain Rust: no device is needed to make or to test one.
 //!
-//! A step's *level* is one more than the highest of the steps it reads, so all steps of a level run in one launch per kind.
+//! A step's *level* is one more than the highest of the steps it reads, so all steps of a level run in one launch per
+//! kind.
 //! [`Forward`] and [`Backward`] hold the descriptors in the order of the launches, a launch being a [`Span`] of them.
 //! Parameters lie as [`ParamLayout`] says. `passes` does the launching.
 

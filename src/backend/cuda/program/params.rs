@@ -1,8 +1,9 @@
 //! How parameters and their flows lie on the device, and back.
 //!
-//! Weights come first, then tables, then densities, whatever their order in the circuit, each row padded to 32 bytes: a launch
-//! takes a run of blocks of one class, and copies of 16 bytes are aligned. Padding is zero and stays zero. One number per param
-//! row lies as on the host. What is saved is always in the order of the host, so that a checkpoint knows no device.
+//! Weights come first, then tables, then densities, whatever their order in the circuit, each row padded to 32 bytes: a
+//! launch takes a run of blocks of one class, and copies of 16 bytes are aligned. Padding is zero and stays zero. One
+//! number per param row lies as on the host. What is saved is always in the order of the host, so that a checkpoint
+//! knows no device.
 
 use std::ops::Range;
 use std::sync::Arc;

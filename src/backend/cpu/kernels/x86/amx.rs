@@ -1,9 +1,10 @@
 //! AMX: eight tile registers and the instruction that multiplies bf16 tiles.
 //!
-//! The standard library has neither the intrinsics nor the detection in stable Rust, so both are here. Nothing about the
-//! tiles is asked of the processor: some hypervisors answer with zeros where their sizes should be (CPUID leaf 0x1D), so
-//! palette 1, which every AMX processor has, is taken as known, and a product is computed before any is relied on.
-//! This file was written on a machine without AMX. What has been run is its driver (`tile_product`), on a model.
+//! The standard library has neither the intrinsics nor the detection in stable Rust, so both are here. Nothing about
+//! the tiles is asked of the processor: some hypervisors answer with zeros where their sizes should be (CPUID leaf
+//! 0x1D), so palette 1, which every AMX processor has, is taken as known, and a product is computed before any is
+//! relied on. This file was written on a machine without AMX. What has been run is its driver (`tile_product`), on a
+//! model.
 
 use std::arch::asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};

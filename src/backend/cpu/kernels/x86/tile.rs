@@ -1,7 +1,8 @@
 //! The matrix tile of the vector instruction sets: the same loops with other registers.
 
-/// Defines `tile::<ROWS, TRANSPOSED>`, see [`Tile`](crate::backend::cpu::kernels::Tile): `ROWS` rows of two vectors of `$lanes`
-/// numbers each, four steps of depth at a time. Named are the features that it needs and the instructions it is made of.
+/// Defines `tile::<ROWS, TRANSPOSED>`, see [`Tile`](crate::backend::cpu::kernels::Tile): `ROWS` rows of two vectors of
+/// `$lanes` numbers each, four steps of depth at a time. Named are the features that it needs and the instructions it
+/// is made of.
 macro_rules! matrix_tile {
     ($features:literal, $lanes:literal: $zero:path, $load:path, $store:path, $broadcast:path, $multiply_add:path, $add:path) => {
         #[target_feature(enable = $features)]
