@@ -387,9 +387,10 @@ impl Batcher {
     /// Counts a bad record, or fails.
     fn leave_out(&mut self, bad: BadRecord) -> Result<()> {
         if self.policy.on_bad == OnBad::Fail {
-            return Err(Error::data(format!(
-                "{bad} (set pipeline.on_bad = \"skip\" or \"quarantine\" to go on without such records)"
-            )));
+            return Err(bad_record(
+                &bad,
+                format!("{bad} (set pipeline.on_bad = \"skip\" or \"quarantine\" to go on without such records)"),
+            ));
         }
         self.window_bad += bad.records;
         let total = self.place.bad_records - self.place.bad_before_epoch + self.window_bad;
@@ -397,8 +398,19 @@ impl Batcher {
             "{total} records of this epoch could not be read, more than pipeline.max_bad = {}; the last: {bad}",
             self.policy.max_bad
         );
+        let error = bad_record(&bad, reason);
         self.bad.push(bad);
-        if total > self.policy.max_bad { Err(Error::data(reason)) } else { Ok(()) }
+        if total > self.policy.max_bad { Err(error) } else { Ok(()) }
+    }
+}
+
+/// An error about a record, with its file and row as data.
+fn bad_record(bad: &BadRecord, message: String) -> Error {
+    let error = Error::data(message);
+    match (bad.file.is_empty(), bad.unit.as_str()) {
+        (true, _) => error,
+        (false, "row") => error.with_path(&bad.file).with_row(bad.position),
+        (false, _) => error.with_path(&bad.file),
     }
 }
 

@@ -23,7 +23,7 @@ impl WholeFile {
         beside.push(".tmp");
         let beside = (!is_special).then(|| PathBuf::from(beside));
         let file = File::create(beside.as_deref().unwrap_or(path));
-        let file = file.map_err(|e| Error::io(&path.display().to_string(), &e))?;
+        let file = file.map_err(|e| Error::io_at(&path, &e))?;
         Ok(Self { path: path.to_path_buf(), beside, writer: BufWriter::new(file) })
     }
 
@@ -40,7 +40,7 @@ impl WholeFile {
             }
             None => flushed,
         };
-        done.map_err(|e| Error::io(&self.path.display().to_string(), &e))
+        done.map_err(|e| Error::io_at(&self.path, &e))
     }
 }
 
@@ -66,7 +66,7 @@ impl Drop for WholeFile {
 /// Writes a small file whole or not at all.
 pub(crate) fn write_whole(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
     let mut file = WholeFile::create(path)?;
-    file.write_all(contents.as_ref()).map_err(|e| Error::io(&path.display().to_string(), &e))?;
+    file.write_all(contents.as_ref()).map_err(|e| Error::io_at(&path, &e))?;
     file.finish()
 }
 

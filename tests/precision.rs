@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use anemone::backend::Backend;
 use anemone::backend::cpu::{CpuOptions, IsaCap, Precision};
-use anemone::circuit::{Categorical, Circuit, NodeKind, ParamKind, Params, sample};
+use anemone::circuit::{Categorical, Circuit, NodeKind, ParamKind, Params};
+use anemone::query::sample;
 use anemone::data::Batch;
 use anemone::optim::{AnemoneSpec, FullBatchEmSpec, OptimizerSpec};
 use anemone::rng::Rng;

@@ -8,12 +8,15 @@
 pub mod cpu;
 pub mod cuda;
 mod device;
+mod place;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::cpu::Evaluator;
 pub use self::device::{Device, Ordinals, TrainingPrecision};
+pub use self::place::{Place, PlaceSpec};
 use crate::circuit::{Circuit, Flows, Params, Smoothing};
 use crate::data::Batch;
 use crate::error::Result;
@@ -278,6 +281,11 @@ pub trait Backend: Send {
 
     /// A copy of θ̄; of θ where no average is kept.
     fn averaged_params(&self) -> Result<Params>;
+
+    /// θ̄ on the host, to be asked from any thread while the backend goes on.
+    fn evaluator(&self) -> Result<Evaluator> {
+        Evaluator::on_host(self.circuit().clone(), self.averaged_params()?)
+    }
 
     /// Replaces θ̄ and leaves θ as it is.
     fn set_average(&mut self, average: &Params) -> Result<()>;

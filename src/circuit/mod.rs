@@ -10,28 +10,22 @@
 //! shapes, `json` reads and writes any shape, `plan` turns one into a program for a backend.
 
 mod builder;
-mod condition;
 pub mod distribution;
-mod draw;
 pub mod json;
 mod layout;
 pub(crate) mod log_values;
 mod params;
-mod sample;
 mod scope;
 mod smoothing;
 mod states_in_use;
-mod table_draws;
 
 use std::fmt;
 use std::sync::Arc;
 
 pub use builder::CircuitBuilder;
-pub use condition::sample_given;
 pub use distribution::{Categorical, DiscreteLogistic, Distribution, Gaussian};
 pub use layout::{BlockLayout, Layout};
 pub use params::{Flows, Params};
-pub use sample::sample;
 pub use scope::Scope;
 pub use smoothing::Smoothing;
 pub use states_in_use::{StateUse, StatesInUse, UseSummary};
@@ -250,7 +244,7 @@ impl Circuit {
             {
                 checked[*var].push(*param);
                 check_column(self.distribution(*param), batch.column(*var), batch.missing(*var))
-                    .map_err(|(row, why)| Error::data(format!("row {row}: variable {var}: {why}")))?;
+                    .map_err(|(row, why)| Error::data(format!("variable {var}: {why}")).at_row(row as u64))?;
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use super::sink::Sink;
 use super::train::MachineArgs;
 use super::view::{DrawArgs, View, categories_of, understand_scale};
 use super::{runtime, words};
-use crate::circuit::sample_given;
+use crate::query::sample_given;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
 use crate::decode::mosaic::Mosaic;

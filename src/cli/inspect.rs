@@ -37,7 +37,7 @@ pub(super) fn run(args: &InspectArgs) -> Outcome {
         true => {
             let why = "is not known by its name: a circuit ends in .json, a pipeline in .toml; a model, a checkpoint or a \
                        run is a folder";
-            return Err(Error::path(format!("{}: {why}", args.path.display())));
+            return Err(Error::missing_path(format!("{}: {why}", args.path.display())));
         }
         false => checkpoint(&args.checkpoint.find(&args.path)?)?,
     };

@@ -55,7 +55,7 @@ impl CheckpointArgs {
                 true => "is a file; name a model, a checkpoint or a run folder, which are folders",
                 false => "no such model, checkpoint or run folder",
             };
-            return Err(Error::path(format!("{}: {why}", path.display())));
+            return Err(Error::missing_path(format!("{}: {why}", path.display())));
         }
         let (found, how) = match &self.checkpoint {
             Some(named) => (named_one(&folder, named)?, "as named"),
@@ -92,7 +92,7 @@ fn newest_whole(folder: &Path) -> Result<Option<(PathBuf, Checkpoint)>> {
 fn latest_one(folder: &Path, path: &Path) -> Result<PathBuf> {
     match newest_whole(folder)? {
         Some((checkpoint, _)) => Ok(checkpoint),
-        None => Err(Error::path(format!("{}: has no model and no checkpoint", path.display()))),
+        None => Err(Error::missing_path(format!("{}: has no model and no checkpoint", path.display()))),
     }
 }
 
@@ -100,7 +100,7 @@ fn latest_one(folder: &Path, path: &Path) -> Result<PathBuf> {
 fn best_one(folder: &Path) -> Result<PathBuf> {
     let place = folder.display();
     let Some((_, newest)) = newest_whole(folder)? else {
-        return Err(Error::path(format!("{place}: has no checkpoint")));
+        return Err(Error::missing_path(format!("{place}: has no checkpoint")));
     };
     let best = newest.meta.extra.get("best").and_then(|best| best.get("step")).and_then(Value::as_u64);
     let Some(step) = best else {
@@ -111,7 +111,7 @@ fn best_one(folder: &Path) -> Result<PathBuf> {
         Some((_, path)) => Ok(path),
         None => {
             let why = format!("the best was after {step} batches and was not kept (checkpoint.keep_best)");
-            Err(Error::path(format!("--best: {place}: {why}")))
+            Err(Error::missing_path(format!("--best: {place}: {why}")))
         }
     }
 }
@@ -124,9 +124,9 @@ fn named_one(folder: &Path, named: &str) -> Result<PathBuf> {
         let found = checkpoints.into_iter().find(|(known, _)| *known == step);
         return found.map(|(_, path)| path).ok_or_else(|| {
             let there = if steps.is_empty() { "no step".into() } else { format!("steps {}", steps.join(", ")) };
-            Error::path(format!("--checkpoint {named}: {} has {there}", folder.display()))
+            Error::missing_path(format!("--checkpoint {named}: {} has {there}", folder.display()))
         });
     }
     let found = [PathBuf::from(named), folder.join(named)].into_iter().find(|path| path.join(META).is_file());
-    found.ok_or_else(|| Error::path(format!("--checkpoint {named}: no such checkpoint; give its step or its path")))
+    found.ok_or_else(|| Error::missing_path(format!("--checkpoint {named}: no such checkpoint; give its step or its path")))
 }

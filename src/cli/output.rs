@@ -139,7 +139,7 @@ mod tests {
         assert_eq!([0, 999, 1000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([1, 0, 1200].map(|n| counted(n, "batch", "batches")), ["1 batch", "0 batches", "1,200 batches"]);
         let errors =
-            [Error::internal("x"), Error::option("x"), Error::path("x"), Error::format("x"), Error::state("x")];
+            [Error::internal("x"), Error::option("x"), Error::missing_path("x"), Error::format("x"), Error::state("x")];
         assert_eq!(errors.map(|error| exit_code(error.kind())), [1, 2, 2, 3, 4]);
         let io = |kind: std::io::ErrorKind| exit_code(Error::io("a.bin", &kind.into()).kind());
         use std::io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied, StorageFull};

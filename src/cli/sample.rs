@@ -9,7 +9,7 @@ use super::output::{Outcome, counted, say};
 use super::row_lines::{Layout, RowLines};
 use super::sink::Sink;
 use super::view::{DrawArgs, View, categories_of, understand_scale};
-use crate::circuit::sample;
+use crate::query::sample;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
 use crate::decode::mosaic::Mosaic;

@@ -240,20 +240,20 @@ impl Beside {
         remove_abandoned(out);
         let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let path = out.with_file_name(format!("{UNFINISHED}{}-{name}", std::process::id()));
-        let failed = |e: std::io::Error| Error::io(&path.display().to_string(), &e);
+        let failed = |e: std::io::Error| Error::io_at(&path, &e);
         let file = File::create(&path).map_err(failed)?;
         let _ = file.try_lock(); // without locks nothing is ever taken for abandoned
         Ok(Self { path, file, published: false })
     }
 
     fn writer(&self) -> Result<BufWriter<File>> {
-        let file = self.file.try_clone().map_err(|e| Error::io(&self.path.display().to_string(), &e))?;
+        let file = self.file.try_clone().map_err(|e| Error::io_at(&self.path, &e))?;
         Ok(BufWriter::with_capacity(1 << 20, file))
     }
 
     /// Gives it the wanted name; how many bytes it has.
     fn publish(mut self, out: &Path) -> Result<u64> {
-        let failed = |e: std::io::Error| Error::io(&out.display().to_string(), &e);
+        let failed = |e: std::io::Error| Error::io_at(&out, &e);
         let bytes = fs::metadata(&self.path).map_err(failed)?.len();
         fs::rename(&self.path, out).map_err(failed)?;
         self.published = true;

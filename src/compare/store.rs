@@ -72,7 +72,7 @@ impl RunFolder {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(e) => return Err(Error::io(&place, &e)),
+            Err(e) => return Err(Error::io_at(&place, &e)),
         };
         let read = serde_json::from_str(&text);
         read.map(Some).map_err(|e| Error::format(format!("{place}: cannot be read: {e}; remove it to run this anew")))
@@ -89,7 +89,7 @@ impl RunFolder {
     pub fn remove_checkpoints(&self) -> Result<()> {
         let path = self.path.join(CHECKPOINTS);
         match fs::remove_dir_all(&path) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(&path.display().to_string(), &e)),
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io_at(&path, &e)),
             _ => Ok(()),
         }
     }
@@ -132,7 +132,7 @@ impl<'a> Recorder<'a> {
         }
         let text = fs::read_to_string(&path).or_else(|e| match e.kind() {
             std::io::ErrorKind::NotFound => Ok(String::new()), // it failed before the first look
-            _ => Err(Error::io(&path.display().to_string(), &e)),
+            _ => Err(Error::io_at(&path, &e)),
         })?;
         let mut lines: Vec<CurveLine> = Vec::new();
         for line in text.lines().filter_map(|line| serde_json::from_str::<CurveLine>(line).ok()) {

@@ -59,7 +59,7 @@ impl CheckpointFolder {
     /// if another process, or another handle of this one, has it open.
     pub fn open(dir: &Path) -> Result<Self> {
         let place = dir.display().to_string();
-        fs::create_dir_all(dir).map_err(|e| Error::io(&place, &e))?;
+        fs::create_dir_all(dir).map_err(|e| Error::io_at(&place, &e))?;
         let lock = File::options().read(true).write(true).create(true).truncate(false).open(dir.join(LOCK));
         let lock = lock.map_err(|e| Error::io(&dir.join(LOCK).display().to_string(), &e))?;
         if !locked(&lock).map_err(|e| Error::io(&format!("{place}: cannot be locked"), &e))? {
@@ -75,7 +75,7 @@ impl CheckpointFolder {
     /// took it.
     pub fn hold(&self) -> Result<Hold> {
         let path = self.dir.join(LOCK);
-        let failed = |e: io::Error| Error::io(&path.display().to_string(), &e);
+        let failed = |e: io::Error| Error::io_at(&path, &e);
         let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         let there = match fs::metadata(&path) {
             Ok(there) => there,
@@ -101,7 +101,7 @@ impl CheckpointFolder {
     pub fn taken(&self) -> Error {
         let why = "the folder was replaced, and another process may be writing here; nothing is overwritten; go on from \
                    the last checkpoint of this run, wherever it is now";
-        Error::io(&self.dir.display().to_string(), &io::Error::other(why))
+        Error::io_at(&self.dir, &io::Error::other(why))
     }
 
     /// The folder.
@@ -161,7 +161,7 @@ fn locked(file: &File) -> io::Result<bool> {
 
 /// The checkpoints in a folder by step, oldest first; not yet checked. A folder that does not exist has none.
 pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
-    let failed = |e: &io::Error| Error::io(&dir.display().to_string(), e);
+    let failed = |e: &io::Error| Error::io_at(&dir, e);
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(|e| failed(&e))?,

@@ -36,7 +36,7 @@ pub(super) fn write(path: &Path, fill: impl FnOnce(&mut HashingWriter) -> io::Re
         file.get_ref().sync_all()?;
         Ok(FileHash { bytes, sha256: hex(state) })
     };
-    written().map_err(|e| Error::io(&path.display().to_string(), &e))
+    written().map_err(|e| Error::io_at(&path, &e))
 }
 
 fn hex(state: Sha256) -> String {
@@ -137,13 +137,13 @@ pub(super) fn cannot_read(place: &str, error: &io::Error) -> Error {
         ErrorKind::NotFound => damaged(place, "is missing"),
         ErrorKind::UnexpectedEof => damaged(place, "ends too early"),
         ErrorKind::InvalidInput => damaged(place, NOT_REGULAR),
-        _ => Error::io(place, error),
+        _ => Error::io_at(place, error),
     }
 }
 
 /// An error about a file's content.
 pub(super) fn damaged(place: &str, why: &str) -> Error {
-    Error::format(format!("{place}: {why}: this checkpoint is damaged, use another one"))
+    Error::format(format!("{place}: {why}: this checkpoint is damaged, use another one")).with_path(place)
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub(super) fn recover(dir: &Path) -> Result<()> {
 /// Refuses to replace what we did not write: a slip in a path must not cost anybody their files.
 fn check_replaceable(target: &Path, ours: &[&str]) -> Result<()> {
     let refuse = |what: &str| {
-        Err(Error::path(format!("{}: {what}; it is not replaced, choose another folder", target.display())))
+        Err(Error::missing_path(format!("{}: {what}; it is not replaced, choose another folder", target.display())))
     };
     match fs::read_dir(target) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -129,7 +129,7 @@ fn sync(folder: &Path) -> Result<()> {
 }
 
 fn failed(path: &Path, error: &io::Error) -> Error {
-    Error::io(&path.display().to_string(), error)
+    Error::io_at(&path, error)
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use std::time::Instant;
 
 use async_channel::{Receiver, Sender};
 
-use super::{Progress, Snapshot};
+use super::{Learned, Progress, Snapshot, View};
 use crate::backend::cpu::top_down_of;
 use crate::backend::{Backend, PhaseSeconds};
 use crate::circuit::{Params, StatesInUse};
 use crate::data::{Batch, Cursor};
 use crate::error::{Error, ErrorKind, Result};
-use crate::optim::{Optimizer, StepReport};
+use crate::optim::Optimizer;
 
 /// Where an answer goes. Room for one, so that answering never waits, even if nobody listens any more.
 pub(super) type Reply<T> = Sender<Result<T>>;
@@ -28,10 +28,11 @@ pub(super) enum Command {
         batch: Batch,
         /// The place just after the batch; `None` is as many rows further as it has.
         end: Option<Cursor>,
-        reply: Reply<StepReport>,
+        reply: Reply<Learned>,
     },
     EndEpoch {
-        next: Cursor,
+        /// Where the next epoch begins; `None` is at its first row.
+        next: Option<Cursor>,
         reply: Reply<bool>,
     },
     LogLikelihoods {
@@ -39,6 +40,10 @@ pub(super) enum Command {
         reply: Reply<Vec<f64>>,
     },
     Params {
+        reply: Reply<Params>,
+    },
+    Swap {
+        params: Params,
         reply: Reply<Params>,
     },
     Snapshot {
@@ -50,6 +55,13 @@ pub(super) enum Command {
     StatesInUse {
         reply: Reply<StatesInUse>,
     },
+    /// Nothing but a reason to look at the questions.
+    Look,
+}
+
+/// What is answered before the next command.
+pub(super) enum Question {
+    View { reply: Reply<View> },
 }
 
 /// How a worker ended: `None` is because all had been done.
@@ -57,17 +69,25 @@ pub(super) type Fate = Arc<OnceLock<Option<Error>>>;
 
 /// The device, the optimizer, and how far they have come.
 pub(super) struct Worker {
-    pub backend: Box<dyn Backend>,
-    pub optimizer: Box<dyn Optimizer>,
-    pub progress: Progress,
+    backend: Box<dyn Backend>,
+    optimizer: Box<dyn Optimizer>,
+    progress: Progress,
     /// What the handles show.
-    pub public: Arc<Mutex<Progress>>,
+    public: Arc<Mutex<Progress>>,
+    /// The view of the parameters as they are, if one was asked for since they moved.
+    view: Option<View>,
 }
 
 /// The life of the thread. `ended` is dropped last: whoever waits for it finds the fate settled and the device
 /// released.
-pub(super) fn run(worker: Worker, commands: &Receiver<Command>, fate: &Fate, ended: Sender<()>) {
-    let outcome = catch_unwind(AssertUnwindSafe(move || worker.work(commands)));
+pub(super) fn run(
+    worker: Worker,
+    commands: &Receiver<Command>,
+    questions: &Receiver<Question>,
+    fate: &Fate,
+    ended: Sender<()>,
+) {
+    let outcome = catch_unwind(AssertUnwindSafe(move || worker.work(commands, questions)));
     let failure = match outcome {
         Ok(done) => done.err(),
         Err(panic) => Some(Error::internal(format!("it panicked: {}", panic_text(&*panic)))),
@@ -75,7 +95,9 @@ pub(super) fn run(worker: Worker, commands: &Receiver<Command>, fate: &Fate, end
     let _ = fate.set(failure); // nobody else sets it
     // Commands still in the queue would keep their senders waiting for ever: the queue lives as long as any handle.
     commands.close();
+    questions.close();
     while commands.try_recv().is_ok() {}
+    while questions.try_recv().is_ok() {}
     drop(ended);
 }
 
@@ -85,12 +107,26 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 }
 
 impl Worker {
+    pub fn new(
+        backend: Box<dyn Backend>,
+        optimizer: Box<dyn Optimizer>,
+        progress: Progress,
+        public: Arc<Mutex<Progress>>,
+    ) -> Self {
+        Self { backend, optimizer, progress, public, view: None }
+    }
+
     /// Until the queue is closed and empty, or learning fails.
-    fn work(mut self, commands: &Receiver<Command>) -> Result<()> {
+    fn work(mut self, commands: &Receiver<Command>, questions: &Receiver<Question>) -> Result<()> {
         loop {
             let clock = Instant::now();
             let Ok(command) = commands.recv_blocking() else { return Ok(()) };
             self.progress.wait_seconds += clock.elapsed().as_secs_f64();
+            while let Ok(Question::View { reply }) = questions.try_recv() {
+                let clock = Instant::now();
+                let answer = self.view();
+                self.answer_query(clock, &reply, answer)?;
+            }
             self.obey(command)?;
         }
     }
@@ -98,7 +134,9 @@ impl Worker {
     fn obey(&mut self, command: Command) -> Result<()> {
         let clock = Instant::now();
         match command {
+            Command::Look => Ok(()),
             Command::Learn { batch, end, reply } => {
+                self.view = None;
                 let report = self.learn(&batch, end);
                 self.progress.compute_seconds += clock.elapsed().as_secs_f64();
                 let refused = report.as_ref().is_err_and(|e| e.kind() == ErrorKind::Data);
@@ -107,6 +145,7 @@ impl Worker {
                 fatal.map_or(Ok(()), Err)
             }
             Command::EndEpoch { next, reply } => {
+                self.view = None;
                 let moved = self.end_epoch(next);
                 self.progress.compute_seconds += clock.elapsed().as_secs_f64();
                 let fatal = moved.as_ref().err().cloned();
@@ -121,6 +160,16 @@ impl Worker {
                 let answer = self.backend.averaged_params();
                 self.answer_query(clock, &reply, answer)
             }
+            Command::Swap { params, reply } => match params.check(self.backend.circuit()) {
+                Err(refused) => self.answer_query(clock, &reply, Err(refused)),
+                Ok(()) => {
+                    self.view = None;
+                    let before = self.swap(&params);
+                    let fatal = before.as_ref().err().cloned();
+                    self.answer_query(clock, &reply, before)?;
+                    fatal.map_or(Ok(()), Err)
+                }
+            },
             Command::Snapshot { reply } => {
                 let answer = self.snapshot();
                 self.answer_query(clock, &reply, answer)
@@ -136,7 +185,7 @@ impl Worker {
         }
     }
 
-    fn learn(&mut self, batch: &Batch, end: Option<Cursor>) -> Result<StepReport> {
+    fn learn(&mut self, batch: &Batch, end: Option<Cursor>) -> Result<Learned> {
         let report = self.optimizer.learn(self.backend.as_mut(), batch)?;
         let end = end.unwrap_or_else(|| {
             let mut cursor = self.progress.cursor.clone();
@@ -144,13 +193,33 @@ impl Worker {
             cursor
         });
         self.progress.learned(&report, end); // only now: the cursor never runs ahead of the parameters
-        Ok(report)
+        let Progress { step: batches, updates, .. } = self.progress;
+        Ok(Learned { batch: report.batch, step_size: report.step, batches, updates })
     }
 
-    fn end_epoch(&mut self, next: Cursor) -> Result<bool> {
+    fn end_epoch(&mut self, next: Option<Cursor>) -> Result<bool> {
         let moved = self.optimizer.end_epoch(self.backend.as_mut())?;
+        let next = next.unwrap_or_else(|| Cursor { epoch: self.progress.epoch + 1, ..Cursor::default() });
         self.progress.ended_epoch(moved, next);
         Ok(moved)
+    }
+
+    /// The view of this moment; the same one until the parameters move.
+    fn view(&mut self) -> Result<View> {
+        if let Some(view) = &self.view {
+            return Ok(view.clone());
+        }
+        let Progress { step: batches, updates, .. } = self.progress;
+        let view = View::new(self.backend.evaluator()?, batches, updates, self.optimizer.is_averaged());
+        self.view = Some(view.clone());
+        Ok(view)
+    }
+
+    fn swap(&mut self, params: &Params) -> Result<Params> {
+        let before = self.backend.averaged_params()?;
+        self.backend.set_params(params)?;
+        self.optimizer.restart(self.backend.as_mut())?;
+        Ok(before)
     }
 
     fn snapshot(&self) -> Result<Snapshot> {

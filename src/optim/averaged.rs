@@ -156,6 +156,15 @@ impl Optimizer for Averaged {
         Ok(has_moved)
     }
 
+    fn restart(&mut self, backend: &mut dyn Backend) -> Result<()> {
+        (self.updates, self.averaged, self.usual) = (0, 0, Usual::default());
+        self.optimizer.restart(backend)
+    }
+
+    fn is_averaged(&self) -> bool {
+        true
+    }
+
     /// The optimizer's state, and θ: the parameters of a checkpoint are θ̄.
     fn save(&self, backend: &dyn Backend) -> Result<OptimizerState> {
         let mut state = self.optimizer.save(backend)?;

@@ -67,6 +67,12 @@ impl Optimizer for FullBatchEm {
         Ok(true)
     }
 
+    fn restart(&mut self, backend: &mut dyn Backend) -> Result<()> {
+        backend.scale(self.flows, 0.0)?;
+        (self.weight, self.updates) = (0.0, 0);
+        Ok(())
+    }
+
     fn save(&self, backend: &dyn Backend) -> Result<OptimizerState> {
         let mut state = OptimizerState::new(NAME);
         state.counters.insert("updates".into(), self.updates);

@@ -47,6 +47,14 @@ pub trait Optimizer: Send {
     /// batches. Whether the parameters moved.
     fn end_epoch(&mut self, backend: &mut dyn Backend) -> Result<bool>;
 
+    /// Forgets everything but its options: the parameters have been replaced.
+    fn restart(&mut self, backend: &mut dyn Backend) -> Result<()>;
+
+    /// Returns true if the backend's answers are those of averaged parameters.
+    fn is_averaged(&self) -> bool {
+        false
+    }
+
     /// Everything needed to go on to the same bits, besides the parameters.
     fn save(&self, backend: &dyn Backend) -> Result<OptimizerState>;
 
@@ -79,6 +87,20 @@ pub enum OptimizerSpec {
     Adam(AdamSpec),
     /// Stochastic gradient ascent, with global renormalisation.
     Sgd(SgdSpec),
+}
+
+macro_rules! from_spec {
+    ($($variant:ident($spec:ident))*) => {$(
+        impl From<$spec> for OptimizerSpec {
+            fn from(spec: $spec) -> Self {
+                Self::$variant(spec)
+            }
+        }
+    )*};
+}
+from_spec! {
+    Anemone(AnemoneSpec) FullBatchEm(FullBatchEmSpec) MiniBatchEm(MiniBatchEmSpec)
+    StepwiseEm(StepwiseEmSpec) Adam(AdamSpec) Sgd(SgdSpec)
 }
 
 impl OptimizerSpec {

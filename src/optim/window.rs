@@ -157,6 +157,16 @@ impl FlowWindow {
         self.updates += 1;
     }
 
+    /// Forgets all flows, and with them the momentum and the place in a schedule.
+    pub fn restart(&mut self, backend: &mut dyn Backend) -> Result<()> {
+        for flows in [Some(self.flows), self.pending].into_iter().flatten() {
+            backend.scale(flows, 0.0)?;
+        }
+        backend.blend_rows(self.masses, 0.0, self.masses, 0.0)?;
+        (self.pending_weight, self.pending_batches, self.updates, self.weight) = (0.0, 0, 0, 0.0);
+        Ok(())
+    }
+
     pub fn save(&self, backend: &dyn Backend, state: &mut OptimizerState) -> Result<()> {
         state.counters.insert("updates".into(), self.updates);
         state.counters.insert("pending_batches".into(), self.pending_batches);

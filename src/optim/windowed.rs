@@ -103,6 +103,16 @@ impl<R: Rule> Optimizer for Windowed<R> {
         Ok(due)
     }
 
+    fn restart(&mut self, backend: &mut dyn Backend) -> Result<()> {
+        for (_, buffer) in self.rule.buffers() {
+            match buffer {
+                Buffer::Flows(flows) => backend.scale(flows, 0.0)?,
+                Buffer::Rows(rows) => backend.blend_rows(rows, 0.0, rows, 0.0)?,
+            }
+        }
+        self.window.restart(backend)
+    }
+
     fn save(&self, backend: &dyn Backend) -> Result<OptimizerState> {
         let mut state = OptimizerState::new(R::NAME);
         self.window.save(backend, &mut state)?;

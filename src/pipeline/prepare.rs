@@ -210,7 +210,7 @@ impl Inputs {
         let mut circuit = Digest::new().part(written.to_string()).part(json!(self.decoder.shape()).to_string());
         if let ModelSpec::File { path } = &spec.circuit.model {
             let path = expand_path(path)?;
-            circuit.update(read_regular(Path::new(&path)).map_err(|e| Error::io(&path, &e))?);
+            circuit.update(read_regular(Path::new(&path)).map_err(|e| Error::io_at(&path, &e))?);
         } else if input_kind(&spec.circuit, self.decoder.shape().values) != InputKind::Categorical {
             circuit = circuit.part(DENSITY_START);
         }

@@ -275,7 +275,7 @@ fn check_identity(
             )));
             Ok(())
         }
-        _ => identity.check(saved).map_err(|e| e.at(path.display())),
+        _ => identity.check(saved).map_err(|e| e.at_path(path)),
     }
 }
 

@@ -48,7 +48,7 @@ pub fn check_run_folder(out: &Path) -> Result<()> {
     let whole = match fs::canonicalize(out) {
         Ok(whole) => whole,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Error::io(&out.display().to_string(), &e)),
+        Err(e) => return Err(Error::io_at(&out, &e)),
     };
     if whole.parent().is_none() {
         return refuse("is the root of the file system");
@@ -155,7 +155,7 @@ impl JsonLines {
     /// Opens the file for adding, keeping the lines for which `keep` holds. Lines that are not whole go too: a killed
     /// process or a full disk may leave the beginning of one.
     pub fn open(path: &Path, mut keep: impl FnMut(&Value) -> bool) -> Result<Self> {
-        let failed = |e: &io::Error| Error::io(&path.display().to_string(), e);
+        let failed = |e: &io::Error| Error::io_at(&path, e);
         let before = match read_regular(path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -196,7 +196,7 @@ impl JsonLines {
         }
         let was_failing = self.failing.is_some();
         match self.write_pending() {
-            Err(error) if !was_failing => Err(Error::io(&place, &error)),
+            Err(error) if !was_failing => Err(Error::io_at(&place, &error)),
             _ => Ok(()),
         }
     }
@@ -210,7 +210,7 @@ impl JsonLines {
         }
         let why = self.failing.as_deref().unwrap_or("too many waited for room on the disk");
         let why = format!("{missing} lines could not be written: {why}");
-        Err(Error::io(&self.path.display().to_string(), &io::Error::other(why)))
+        Err(Error::io_at(&self.path, &io::Error::other(why)))
     }
 
     fn write_pending(&mut self) -> io::Result<()> {

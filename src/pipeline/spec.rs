@@ -206,7 +206,7 @@ impl PipelineSpec {
 
 pub(crate) fn load_document(path: &Path) -> Result<Document> {
     let place = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|e| Error::io(&place, &e))?;
+    let bytes = std::fs::read(path).map_err(|e| Error::io_at(&place, &e))?;
     let text =
         str::from_utf8(&bytes).map_err(|_| Error::option(format!("{place}: is not text, and a TOML file is")))?;
     Document::parse(text, &place)

@@ -79,7 +79,7 @@ impl Shard {
         let bytes = bytes.map_err(|error| failed(&self.name, &error))?;
         if bytes.len() as u64 != range.end - range.start {
             let shrunk = io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was read");
-            return Err(Error::io(&self.name, &shrunk));
+            return Err(Error::io_at(&self.name, &shrunk));
         }
         Ok(bytes)
     }
@@ -115,7 +115,7 @@ impl Shard {
     /// A file of this machine.
     fn local(path: &Path) -> Result<Self> {
         let name = path.to_string_lossy();
-        let wrong = |error: &io::Error| Error::io(&name, error);
+        let wrong = |error: &io::Error| Error::io_at(&name, error);
         let size = path.metadata().map_err(|error| wrong(&error))?.len();
         // The folder without links and dots, so that one file is not read twice under two names; the file itself may be
         // a link, and two links are two files.
@@ -213,7 +213,7 @@ async fn resolve_local(pattern: String) -> Result<Vec<Shard>> {
         local_paths(&pattern)?.iter().map(|path| Shard::local(path)).collect::<Result<Vec<_>>>()
     })
     .await
-    .map_err(|error| Error::io(&name, &io::Error::other(error)))?
+    .map_err(|error| Error::io_at(&name, &io::Error::other(error)))?
 }
 
 fn local_paths(pattern: &str) -> Result<Vec<PathBuf>> {
@@ -222,10 +222,10 @@ fn local_paths(pattern: &str) -> Result<Vec<PathBuf>> {
         Ok(found) if found.is_dir() => Err(is_folder(pattern)),
         Ok(_) => Err(Error::data(format!("{pattern}: not a regular file, which is read more than once"))),
         Err(_) if glob::is_pattern(pattern) => {
-            let paths = glob::files(pattern).map_err(|error| Error::io(pattern, &error))?;
+            let paths = glob::files(pattern).map_err(|error| Error::io_at(pattern, &error))?;
             if paths.is_empty() { Err(matches_nothing(pattern)) } else { Ok(paths) }
         }
-        Err(error) => Err(Error::io(pattern, &error)),
+        Err(error) => Err(Error::io_at(pattern, &error)),
     }
 }
 
@@ -330,20 +330,20 @@ async fn find_many(
 
 fn is_folder(name: &str) -> Error {
     let folder = name.trim_end_matches('/');
-    Error::path(format!("{name}: is a folder: name its files, such as {folder}/*.parquet"))
+    Error::missing_path(format!("{name}: is a folder: name its files, such as {folder}/*.parquet"))
 }
 
 fn matches_nothing(pattern: &str) -> Error {
-    Error::io(pattern, &io::Error::new(io::ErrorKind::NotFound, "no file matches this pattern"))
+    Error::io_at(pattern, &io::Error::new(io::ErrorKind::NotFound, "no file matches this pattern"))
 }
 
 /// What a store said, as our error.
 fn failed(name: &str, error: &object_store::Error) -> Error {
     match error {
         object_store::Error::NotFound { .. } => {
-            Error::io(name, &io::Error::new(io::ErrorKind::NotFound, "no such file"))
+            Error::io_at(name, &io::Error::new(io::ErrorKind::NotFound, "no such file"))
         }
-        other => Error::io(name, &io::Error::other(other.to_string())),
+        other => Error::io_at(name, &io::Error::other(other.to_string())),
     }
 }
 

@@ -130,7 +130,8 @@ mod tests {
     use super::*;
     use crate::backend::Backend;
     use crate::backend::cpu::{CpuBackend, CpuOptions};
-    use crate::circuit::{Categorical, Distribution, ParamId, Params, sample};
+    use crate::circuit::{Categorical, Distribution, ParamId, Params};
+    use crate::query::sample;
     use crate::optim::AnemoneSpec;
     use crate::plan::Step;
     use crate::rng::Rng;

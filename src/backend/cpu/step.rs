@@ -375,7 +375,8 @@ mod tests {
     use super::*;
     use crate::backend::cpu::{CpuOptions, IsaCap};
     use crate::backend::{Backend, FlowPrecision};
-    use crate::circuit::{Categorical, Params, sample};
+    use crate::circuit::{Categorical, Params};
+    use crate::query::sample;
     use crate::optim::AnemoneSpec;
     use crate::rng::Rng;
     use crate::structure::{Tying, hmm};

@@ -68,7 +68,7 @@ pub fn write(findings: &Findings, folder: &Path) -> Result<Written> {
     files.push((folder.join("report.md"), markdown::page(findings, &shown)));
     files.push((page.clone(), html::page(findings, &shown)));
     let charts = folder.join("charts");
-    fs::create_dir_all(&charts).map_err(|e| Error::io(&charts.display().to_string(), &e))?;
+    fs::create_dir_all(&charts).map_err(|e| Error::io_at(&charts, &e))?;
     for (path, text) in &files {
         write_whole(path, text)?;
     }

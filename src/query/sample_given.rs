@@ -7,9 +7,9 @@
 use rayon::prelude::*;
 
 use super::draw::{Guide, descend, narrowest};
-use super::log_values::{LogValues, Row, log_values};
 use super::table_draws::{self, MOST_WAITING, TableDraw};
-use super::{Circuit, ParamId, Params, SumGroup};
+use crate::circuit::log_values::{LogValues, Row, log_values};
+use crate::circuit::{Circuit, ParamId, Params, SumGroup};
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
@@ -22,7 +22,8 @@ use crate::rng::Rng;
 /// A row whose kept values have probability zero is an error that names it.
 ///
 /// ```
-/// use anemone::circuit::{Categorical, Params, sample_given};
+/// use anemone::circuit::{Categorical, Params};
+/// use anemone::query::sample_given;
 /// use anemone::data::Batch;
 /// use anemone::rng::Rng;
 /// use anemone::structure::{Tying, hmm};
@@ -92,10 +93,9 @@ fn complete_row(
 ) -> Result<Draws> {
     let kept = log_values(circuit, params.values(), Row::Of(batch, row));
     if kept.log_likelihood() == f64::NEG_INFINITY {
-        return Err(Error::data(format!(
-            "row {row}: the values that are kept have probability zero under the model, so nothing can be drawn given \
-             them; keep fewer, or leave the row out"
-        )));
+        let why = "the values that are kept have probability zero under the model, so nothing can be drawn given them; \
+                   keep fewer, or leave the row out";
+        return Err(Error::data(why).at_row(row as u64));
     }
     let num_drawn = batch.num_rows() * num_samples;
     let mut completion = Completion {

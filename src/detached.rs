@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 
 /// Runs `work` on a thread of its own. Whoever stops waiting leaves it behind: unlike a runtime's blocking workers, it
 /// does not keep the program from ending, so it may read from standard input or compute for minutes.
-pub(super) async fn detached<T: Send + 'static>(
+pub(crate) async fn detached<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

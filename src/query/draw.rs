@@ -2,7 +2,7 @@
 //!
 //! `sample` and `condition` walk it alike and differ in how a sum chooses and in what becomes of an input.
 
-use super::{Circuit, NodeId, NodeKind, ParamId, SumGroup};
+use crate::circuit::{Circuit, NodeId, NodeKind, ParamId, SumGroup};
 use crate::data::Column;
 
 /// Decides where the way down leads.

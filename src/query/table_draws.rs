@@ -7,7 +7,7 @@
 
 use rayon::prelude::*;
 
-use super::{ParamId, Params};
+use crate::circuit::{ParamId, Params};
 use crate::rng::pick;
 
 /// Draws that may wait: some tens of megabytes.

@@ -1,19 +1,22 @@
-//! The device that a pipeline runs on, and what it may use of it.
+//! Where a circuit lives: a device, and how much of it may be used.
+//!
+//! [`PlaceSpec`] is what was asked for, [`Place`] what was found. The learner and everything that evaluates a model go
+//! through [`PlaceSpec::place_with`], so that a device is chosen, and given up for another, by one rule.
 
 use std::sync::Arc;
 
-use crate::backend::cpu::{CpuBackend, CpuOptions, IsaCap};
-use crate::backend::cuda::{CudaBackend, CudaGroup, CudaOptions};
-use crate::backend::{Backend, Device, TrainingPrecision};
+use super::cpu::{CpuBackend, CpuOptions, IsaCap};
+use super::cuda::{CudaBackend, CudaGroup, CudaOptions};
+use super::{Backend, Device, TrainingPrecision};
 use crate::circuit::{Circuit, Params};
 use crate::error::{ErrorKind, Result};
 
-/// The device and what it may use.
+/// Where a circuit is to live, and what it may use there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
-    /// Where the circuit is to live. A run that is resumed may do so on another device.
+pub struct PlaceSpec {
+    /// The device. A run that is resumed may do so on another one.
     pub device: Device,
-    /// Threads; `None` is one a core. The bits do not depend on it.
+    /// Threads; `None` is one per core. The bits do not depend on it.
     pub threads: Option<usize>,
     /// Bytes for activations; `None` is the backend's default, or what a resumed run had. The bits depend on it: it
     /// decides where a batch is cut.
@@ -21,24 +24,25 @@ pub struct Machine {
     /// The most that may be used of the processor; `None` is all of it, or what a resumed run had. The bits depend on
     /// it.
     pub isa: Option<IsaCap>,
-    /// How precisely training passes multiply matrices; `None` is what the device does by itself, or what a resumed run
-    /// had. The bits depend on it, but not those of an evaluation.
+    /// How precisely training passes multiply matrices; `None` is the device's default, or what a resumed run had. The
+    /// bits depend on it, but not those of an evaluation.
     pub precision: Option<TrainingPrecision>,
 }
 
-/// A circuit on a device.
-pub struct Placed {
-    /// The circuit.
-    pub backend: Box<dyn Backend>,
-    /// Where: `cpu`, or the number and name of a GPU.
-    pub device: String,
-    /// Why it is there, if nobody asked for it.
+/// Where a circuit lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The device; never `Auto`.
+    pub device: Device,
+    /// Its name: `cpu`, or the number and name of a GPU.
+    pub name: String,
+    /// Why it is this device, if none was asked for.
     pub why: Option<String>,
-    /// How precisely it learns.
+    /// How precisely training passes multiply matrices there.
     pub precision: TrainingPrecision,
 }
 
-impl Machine {
+impl PlaceSpec {
     /// Bytes for activations.
     pub fn memory_budget(&self) -> usize {
         self.memory_budget.unwrap_or(CpuOptions::default().memory_budget)
@@ -66,23 +70,23 @@ impl Machine {
     }
 
     /// Puts a circuit on the device.
-    pub fn place(&self, circuit: &Arc<Circuit>, params: &Params) -> Result<Placed> {
-        self.place_with(circuit, params, |_| Ok(())).map(|(placed, ())| placed)
+    pub fn place(&self, circuit: &Arc<Circuit>, params: &Params) -> Result<(Box<dyn Backend>, Place)> {
+        self.place_with(circuit, params, |_| Ok(())).map(|(backend, place, ())| (backend, place))
     }
 
-    /// Puts a circuit on the device with what else it needs there. Where nobody asked for a GPU and one has no room for
-    /// it all, the CPU has it, and `why` says so.
+    /// Puts a circuit on the device with what else it needs there. Where no device was asked for and a GPU has no room
+    /// for it all, the CPU has it, and [`Place::why`] says so.
     pub fn place_with<T>(
         &self,
         circuit: &Arc<Circuit>,
         params: &Params,
         mut beside: impl FnMut(&mut dyn Backend) -> Result<T>,
-    ) -> Result<(Placed, T)> {
+    ) -> Result<(Box<dyn Backend>, Place, T)> {
         let (device, why) = self.device.settle()?;
-        let mut put = |device: Device, why: Option<String>| -> Result<(Placed, T)> {
-            let mut placed = self.put(device, why, circuit.clone(), params)?;
-            let beside = beside(&mut *placed.backend)?;
-            Ok((placed, beside))
+        let mut put = |device: Device, why: Option<String>| {
+            let (mut backend, place) = self.put(device, why, circuit.clone(), params)?;
+            let beside = beside(&mut *backend)?;
+            Ok((backend, place, beside))
         };
         match put(device, why) {
             Err(full) if self.device == Device::Auto && device.is_cuda() && full.kind() == ErrorKind::Device => {
@@ -92,24 +96,32 @@ impl Machine {
         }
     }
 
-    fn put(&self, device: Device, why: Option<String>, circuit: Arc<Circuit>, params: &Params) -> Result<Placed> {
+    fn put(
+        &self,
+        device: Device,
+        why: Option<String>,
+        circuit: Arc<Circuit>,
+        params: &Params,
+    ) -> Result<(Box<dyn Backend>, Place)> {
         let precision = self.precision.unwrap_or(TrainingPrecision::default_of(device));
         let mut options = CudaOptions { device: 0, memory_budget: self.memory_budget, precision: precision.on_cuda() };
         match device {
             Device::Auto | Device::Cpu => {
                 let backend = Box::new(CpuBackend::new(circuit, params, &self.cpu_options())?);
                 let precision = if precision == TrainingPrecision::Tf32 { TrainingPrecision::F32 } else { precision };
-                Ok(Placed { backend, device: device.to_string(), why, precision })
+                Ok((backend, Place { device: Device::Cpu, name: Device::Cpu.to_string(), why, precision }))
             }
             Device::Cuda(ordinal) => {
                 options.device = ordinal;
                 let backend = Box::new(CudaBackend::new(circuit, params, &options)?);
-                Ok(Placed { device: backend.device_name(), backend, why, precision })
+                let name = backend.device_name();
+                Ok((backend, Place { device, name, why, precision }))
             }
             Device::CudaGroup(ordinals) => {
                 let devices: Vec<usize> = ordinals.iter().collect();
                 let backend = Box::new(CudaGroup::new(&circuit, params, &options, &devices)?);
-                Ok(Placed { device: backend.device_name(), backend, why, precision })
+                let name = backend.device_name();
+                Ok((backend, Place { device, name, why, precision }))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::draw::{Guide, descend, narrowest};
 use super::table_draws::{self, MOST_WAITING, TableDraw};
-use super::{Circuit, ParamId, Params, SumGroup};
+use crate::circuit::{Circuit, ParamId, Params, SumGroup};
 use crate::data::Batch;
 use crate::error::Result;
 use crate::rng::Rng;

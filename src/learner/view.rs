@@ -1,0 +1,112 @@
+//! A learner's parameters at one moment, for any number of questions.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::backend::cpu::Evaluator;
+use crate::circuit::{Circuit, Params};
+use crate::data::Batch;
+use crate::error::Result;
+use crate::query::{self, Conditional};
+use crate::rng::Rng;
+
+/// One θ for any number of questions.
+///
+/// A view is made between two batches and never changes: all its answers are of the same parameters, the averaged ones
+/// where the optimizer keeps an average. It is cheap to clone and may be asked from any number of threads at once. Each
+/// question is computed on the thread that asks, so it neither waits for a batch that is being learned nor changes what
+/// is learned. To see newer parameters, ask the learner for another view.
+///
+/// ```
+/// use anemone::{Batch, Categorical, Learner, hmm};
+///
+/// let learner = Learner::on(hmm(4, 3, Categorical::new(5)?)?).spawn()?;
+/// let rows = Batch::from_rows(&[0u8, 1, 2, 3, 4, 3, 2, 1], 4)?;
+/// learner.learn_blocking(rows.clone())?;
+///
+/// let view = learner.view_blocking()?;
+/// assert_eq!(view.updates(), 1);
+/// // A marginal: what is missing is summed out.
+/// let first_half = rows.clone().with_missing(|_, var| var >= 2);
+/// let marginal = view.log_likelihoods(&first_half)?;
+/// // A conditional: the second half given the first.
+/// let second_half = rows.clone().with_missing(|_, var| var < 2);
+/// let conditional = view.conditional(&second_half, &first_half)?;
+/// let joint = view.log_likelihoods(&rows)?;
+/// assert!((marginal[0] + conditional[0] - joint[0]).abs() < 1e-6);
+/// // Two completions of each first half, drawn from p(second half | first half).
+/// assert_eq!(view.sample_given(&first_half, 2, 7)?.num_rows(), 4);
+/// # Ok::<(), anemone::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct View {
+    evaluator: Arc<Evaluator>,
+    batches: u64,
+    updates: u64,
+    is_averaged: bool,
+}
+
+impl View {
+    pub(super) fn new(evaluator: Evaluator, batches: u64, updates: u64, is_averaged: bool) -> Self {
+        Self { evaluator: Arc::new(evaluator), batches, updates, is_averaged }
+    }
+
+    /// The circuit.
+    pub fn circuit(&self) -> &Arc<Circuit> {
+        self.evaluator.circuit()
+    }
+
+    /// The parameters that answer.
+    pub fn params(&self) -> &Params {
+        self.evaluator.params()
+    }
+
+    /// Updates that had been made when the view was taken.
+    pub fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Batches that had been learned from when the view was taken.
+    pub fn batches(&self) -> u64 {
+        self.batches
+    }
+
+    /// Returns true if the parameters are averages of those that are learned with.
+    pub fn is_averaged(&self) -> bool {
+        self.is_averaged
+    }
+
+    /// log p(x) of every row, in nats; −∞ where it is impossible. Missing cells are marginalised exactly.
+    pub fn log_likelihoods(&self, batch: &Batch) -> Result<Vec<f64>> {
+        self.evaluator.log_likelihoods(batch)
+    }
+
+    /// log p(query | evidence) of every row, in nats. Both sides are rows with missing cells; what is missing on both
+    /// is marginalised. Evidence of a single row holds for all queries. A query that contradicts its evidence has −∞;
+    /// evidence that is impossible is an error that names its row.
+    pub fn conditional(&self, query: &Batch, evidence: &Batch) -> Result<Vec<f64>> {
+        Conditional::new(query, evidence)?.answer(|batch| self.log_likelihoods(batch))
+    }
+
+    /// Draws rows. A seed draws the same rows on any machine and any number of threads.
+    pub fn sample(&self, num_rows: usize, seed: u64) -> Result<Batch> {
+        query::sample(self.circuit(), self.params(), num_rows, &mut Rng::new(seed))
+    }
+
+    /// Draws `num_samples` completions of every row: missing cells from their exact distribution given the others. Row
+    /// `r·num_samples + k` of the answer is completion `k` of row `r`.
+    pub fn sample_given(&self, evidence: &Batch, num_samples: usize, seed: u64) -> Result<Batch> {
+        query::sample_given(self.circuit(), self.params(), evidence, num_samples, &mut Rng::new(seed))
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { batches, updates, is_averaged, .. } = self;
+        f.debug_struct("View")
+            .field("batches", batches)
+            .field("updates", updates)
+            .field("is_averaged", is_averaged)
+            .finish_non_exhaustive()
+    }
+}
