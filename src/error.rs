@@ -40,6 +40,8 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    /// Which option it is about, for whoever knows where that was written.
+    key: Option<String>,
 }
 
 /// `Result` with this crate's [`Error`].
@@ -47,43 +49,43 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     pub(crate) fn data(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Data, message: message.into() }
+        Self { kind: ErrorKind::Data, message: message.into(), key: None }
     }
 
     pub(crate) fn circuit(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Circuit, message: message.into() }
+        Self { kind: ErrorKind::Circuit, message: message.into(), key: None }
     }
 
     pub(crate) fn option(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Option, message: message.into() }
+        Self { kind: ErrorKind::Option, message: message.into(), key: None }
     }
 
     pub(crate) fn format(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Format, message: message.into() }
+        Self { kind: ErrorKind::Format, message: message.into(), key: None }
     }
 
     pub(crate) fn diverged(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Diverged, message: message.into() }
+        Self { kind: ErrorKind::Diverged, message: message.into(), key: None }
     }
 
     pub(crate) fn state(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::State, message: message.into() }
+        Self { kind: ErrorKind::State, message: message.into(), key: None }
     }
 
     pub(crate) fn unsupported(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Unsupported, message: message.into() }
+        Self { kind: ErrorKind::Unsupported, message: message.into(), key: None }
     }
 
     pub(crate) fn device(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Device, message: message.into() }
+        Self { kind: ErrorKind::Device, message: message.into(), key: None }
     }
 
     pub(crate) fn internal(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Internal, message: message.into() }
+        Self { kind: ErrorKind::Internal, message: message.into(), key: None }
     }
 
     pub(crate) fn path(message: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Path, message: message.into() }
+        Self { kind: ErrorKind::Path, message: message.into(), key: None }
     }
 
     /// A failed read or write, with the path it was about. A path that is not there, or is of the wrong kind, is told
@@ -94,12 +96,23 @@ impl Error {
             NotFound | IsADirectory | NotADirectory => ErrorKind::Path,
             _ => ErrorKind::Io,
         };
-        Self { kind, message: format!("{what}: {source}") }
+        Self { kind, message: format!("{what}: {source}"), key: None }
     }
 
     /// What sort of failure this is.
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// The same error, about the option of this name: `step.from`.
+    pub fn with_key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// The option that it is about, where that is known.
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
     }
 
     /// The same error with a place put in front: `file.json: node 3: …`.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Window};
 use super::windowed::{Buffer, Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_option};
+use super::{Averaging, Optimizer, Schedule, check_batches_per_update, check_option};
 use crate::backend::{AdamStep, Backend, FlowPrecision, FlowsId, RowsId};
 use crate::error::Result;
 
@@ -38,12 +38,20 @@ impl Default for AdamSpec {
 }
 
 impl AdamSpec {
-    /// Checks the options and allocates gradient and moments.
-    pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
-        self.rate.check(f64::INFINITY)?;
+    /// Refuses options outside their range.
+    pub fn check(&self) -> Result<()> {
+        self.rate.check("rate", f64::INFINITY)?;
         check_option((0.0..1.0).contains(&self.beta1), "beta1", self.beta1, "in [0, 1)")?;
         check_option((0.0..1.0).contains(&self.beta2), "beta2", self.beta2, "in [0, 1)")?;
         check_option(self.epsilon > 0.0 && self.epsilon.is_finite(), "epsilon", self.epsilon, "a positive number")?;
+        check_batches_per_update(self.batches_per_update)?;
+        self.average.check()
+    }
+
+    /// Checks the options and allocates gradient and moments.
+    pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
+        self.check()?;
+        self.rate.check_in_updates("rate")?;
         backend.circuit().require_weights_only()?;
         let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
         let rule = Adam {
@@ -52,7 +60,7 @@ impl AdamSpec {
             first: backend.new_flows(FlowPrecision::Single)?,
             second: backend.new_flows(FlowPrecision::Single)?,
         };
-        self.average.around(Box::new(Windowed::new(rule, self.rate, window, backend.circuit())))
+        Ok(self.average.around(Box::new(Windowed::new(rule, self.rate, window, backend.circuit()))))
     }
 }
 

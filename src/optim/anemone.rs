@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Retaining, Window};
 use super::windowed::{Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_smoothing};
+use super::{Averaging, Optimizer, Schedule, check_batches_per_update, check_momentum, check_smoothing};
 use crate::backend::{Backend, RetainSource, RetainSources};
 use crate::circuit::Smoothing;
 use crate::error::Result;
@@ -62,14 +62,23 @@ impl AnemoneSpec {
         }
     }
 
+    /// Refuses options outside their range.
+    pub fn check(&self) -> Result<()> {
+        self.step.check("step", 1.0)?;
+        check_smoothing(self.smoothing)?;
+        check_momentum(self.momentum)?;
+        check_batches_per_update(self.batches_per_update)?;
+        self.average.check()
+    }
+
     /// Checks the options and allocates momentum flows.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
-        self.step.check(1.0)?;
-        check_smoothing(self.smoothing)?;
+        self.check()?;
+        self.step.check_in_updates("step")?;
         let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
         let sources = RetainSources { sums: self.retain, inputs: self.retain_inputs };
         let rule = Anemone { sources, smoothing: self.smoothing };
-        self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit())))
+        Ok(self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit()))))
     }
 }
 

@@ -26,11 +26,17 @@ impl Default for FullBatchEmSpec {
 }
 
 impl FullBatchEmSpec {
+    /// Refuses options outside their range.
+    pub fn check(&self) -> Result<()> {
+        check_smoothing(self.smoothing)?;
+        self.average.check()
+    }
+
     /// Checks the options and allocates the epoch's flows.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
-        check_smoothing(self.smoothing)?;
+        self.check()?;
         let flows = backend.new_flows(FlowPrecision::Double)?;
-        self.average.around(Box::new(FullBatchEm { smoothing: self.smoothing, flows, weight: 0.0, updates: 0 }))
+        Ok(self.average.around(Box::new(FullBatchEm { smoothing: self.smoothing, flows, weight: 0.0, updates: 0 })))
     }
 }
 

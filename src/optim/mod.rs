@@ -145,13 +145,26 @@ impl OptimizerSpec {
     /// The same rule with the lengths of its schedule in updates, as [`build`](Self::build) wants them.
     pub fn resolved(mut self, pace: &Pace) -> Result<Self> {
         if let Some((name, schedule)) = self.schedule_mut() {
-            *schedule = schedule.resolved(pace).map_err(|e| Error::option(format!("{name}.{e}")))?;
+            *schedule = schedule.resolved(pace).map_err(|e| inside(name, e))?;
         }
         Ok(self)
     }
 
-    /// Checks the options and allocates what the optimizer needs on the device. A schedule with lengths in rows or
-    /// epochs must be [resolved](Self::resolved) first.
+    /// Refuses options outside their range. The [key](Error::key) of the error is the path of the option, and its
+    /// message begins with that. Lengths may be in any unit.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::Anemone(spec) => spec.check(),
+            Self::FullBatchEm(spec) => spec.check(),
+            Self::MiniBatchEm(spec) => spec.check(),
+            Self::StepwiseEm(spec) => spec.check(),
+            Self::Adam(spec) => spec.check(),
+            Self::Sgd(spec) => spec.check(),
+        }
+    }
+
+    /// [Checks](Self::check) the options and allocates what the optimizer needs on the device. A schedule with lengths
+    /// in rows or epochs must be [resolved](Self::resolved) first.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         match self {
             Self::Anemone(spec) => spec.build(backend),
@@ -166,11 +179,32 @@ impl OptimizerSpec {
 
 /// Refuses an option outside its range.
 fn check_option(holds: bool, name: &str, value: f64, must: &str) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::option(format!("{name} = {value}: must be {must}"))) }
+    match holds {
+        true => Ok(()),
+        false => Err(Error::option(format!("{name} = {value}: must be {must}")).with_key(name)),
+    }
+}
+
+/// An error about an option that is part of the option `name`: both begin with it.
+fn inside(name: &str, error: Error) -> Error {
+    match error.key() {
+        Some(key) => Error::option(format!("{name}.{error}")).with_key(format!("{name}.{key}")),
+        None => error,
+    }
 }
 
 /// Refuses a smoothing that is not one.
 fn check_smoothing(smoothing: Smoothing) -> Result<()> {
     let epsilon = smoothing.epsilon();
     check_option(epsilon >= 0.0 && epsilon.is_finite(), "smoothing", epsilon, "a number, 0 or more")
+}
+
+/// Refuses updates of no batches.
+fn check_batches_per_update(batches: u64) -> Result<()> {
+    check_option(batches > 0, "batches_per_update", batches as f64, "at least 1")
+}
+
+/// Refuses a momentum that never forgets.
+fn check_momentum(momentum: f64) -> Result<()> {
+    check_option((0.0..1.0).contains(&momentum), "momentum", momentum, "in [0, 1)")
 }

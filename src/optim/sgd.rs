@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Window};
 use super::windowed::{Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule};
+use super::{Averaging, Optimizer, Schedule, check_batches_per_update};
 use crate::backend::{Backend, RowsId};
 use crate::error::Result;
 
@@ -27,13 +27,21 @@ impl Default for SgdSpec {
 }
 
 impl SgdSpec {
+    /// Refuses options outside their range.
+    pub fn check(&self) -> Result<()> {
+        self.rate.check("rate", f64::INFINITY)?;
+        check_batches_per_update(self.batches_per_update)?;
+        self.average.check()
+    }
+
     /// Checks the options and allocates the gradient.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
-        self.rate.check(f64::INFINITY)?;
+        self.check()?;
+        self.rate.check_in_updates("rate")?;
         backend.circuit().require_weights_only()?;
         let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
         let rule = Sgd { top_down: backend.new_rows()? };
-        self.average.around(Box::new(Windowed::new(rule, self.rate, window, backend.circuit())))
+        Ok(self.average.around(Box::new(Windowed::new(rule, self.rate, window, backend.circuit()))))
     }
 }
 

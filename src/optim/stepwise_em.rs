@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Window};
 use super::windowed::{Buffer, Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_smoothing};
+use super::{Averaging, Optimizer, Schedule, check_batches_per_update, check_smoothing};
 use crate::backend::{Backend, EmUpdate, Retain, RowsId};
 use crate::circuit::Smoothing;
 use crate::error::Result;
@@ -38,14 +38,22 @@ impl Default for StepwiseEmSpec {
 }
 
 impl StepwiseEmSpec {
+    /// Refuses options outside their range.
+    pub fn check(&self) -> Result<()> {
+        self.step.check("step", 1.0)?;
+        check_smoothing(self.smoothing)?;
+        check_batches_per_update(self.batches_per_update)?;
+        self.average.check()
+    }
+
     /// Checks the options and allocates flows and running masses.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
-        self.step.check(1.0)?;
-        check_smoothing(self.smoothing)?;
+        self.check()?;
+        self.step.check_in_updates("step")?;
         let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
         let rule =
             StepwiseEm { smoothing: self.smoothing, running_masses: backend.new_rows()?, masses: backend.new_rows()? };
-        self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit())))
+        Ok(self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit()))))
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Flows are means *per sample* before they meet the momentum, so a short last batch weighs as much as any other.
 
-use super::check_option;
 use super::state::OptimizerState;
 use crate::backend::{Backend, BatchReport, EmStep, FlowPrecision, FlowsId, RetainSources, RowsId};
 use crate::circuit::Smoothing;
@@ -71,9 +70,8 @@ pub(super) struct FlowWindow {
 }
 
 impl FlowWindow {
+    /// Options are checked by the spec they are of.
     pub fn new(backend: &mut dyn Backend, momentum: f64, batches_per_update: u64) -> Result<Self> {
-        check_option((0.0..1.0).contains(&momentum), "momentum", momentum, "in [0, 1)")?;
-        check_option(batches_per_update > 0, "batches_per_update", batches_per_update as f64, "at least 1")?;
         let flows = backend.new_flows(FlowPrecision::Single)?;
         let pending = match batches_per_update {
             1 => None,
