@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Window};
 use super::windowed::{Buffer, Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_batches_per_update, check_option};
+use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_option};
 use crate::backend::{AdamStep, Backend, FlowPrecision, FlowsId, RowsId};
 use crate::error::Result;
 
@@ -64,6 +64,27 @@ impl AdamSpec {
     }
 }
 
+impl Options for AdamSpec {
+    const NAME: &'static str = "adam";
+    const TITLE: &'static str = "Adam";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        Some(("rate", &mut self.rate))
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        Some(self.batches_per_update)
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
+        FlowWindow::bytes(self.batches_per_update, stats, rows) + 8 * stats + 8 * rows
+    }
+}
+
 struct Adam {
     spec: AdamSpec,
     top_down: RowsId,
@@ -74,7 +95,7 @@ struct Adam {
 }
 
 impl Rule for Adam {
-    const NAME: &'static str = "adam";
+    const NAME: &'static str = AdamSpec::NAME;
 
     fn update(&mut self, backend: &mut dyn Backend, window: Window, rate: f64) -> Result<()> {
         backend.top_down(self.top_down)?;

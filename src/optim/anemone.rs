@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Retaining, Window};
 use super::windowed::{Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_batches_per_update, check_momentum, check_smoothing};
+use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_momentum, check_smoothing};
 use crate::backend::{Backend, RetainSource, RetainSources};
 use crate::circuit::Smoothing;
 use crate::error::Result;
@@ -82,13 +82,34 @@ impl AnemoneSpec {
     }
 }
 
+impl Options for AnemoneSpec {
+    const NAME: &'static str = "anemone";
+    const TITLE: &'static str = "anemone";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        Some(("step", &mut self.step))
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        Some(self.batches_per_update)
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
+        FlowWindow::bytes(self.batches_per_update, stats, rows)
+    }
+}
+
 struct Anemone {
     sources: RetainSources,
     smoothing: Smoothing,
 }
 
 impl Rule for Anemone {
-    const NAME: &'static str = "anemone";
+    const NAME: &'static str = AnemoneSpec::NAME;
 
     fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
         self.at(alpha).update(backend, window)

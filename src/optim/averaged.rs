@@ -66,9 +66,7 @@ impl Averaging {
     pub(super) fn around(&self, optimizer: Box<dyn Optimizer>) -> Box<dyn Optimizer> {
         match *self {
             Self::Off => optimizer,
-            Self::On(spec) => {
-                Box::new(Averaged { optimizer, spec, updates: 0, averaged: 0, usual: Usual::default() })
-            }
+            Self::On(spec) => Box::new(Averaged { optimizer, spec, updates: 0, averaged: 0, usual: Usual::default() }),
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::state::OptimizerState;
-use super::{Averaging, Optimizer, StepReport, check_smoothing};
+use super::{Averaging, Optimizer, Options, Schedule, StepReport, check_smoothing};
 use crate::backend::{Backend, EmUpdate, FlowPrecision, FlowsId};
 use crate::circuit::Smoothing;
 use crate::data::Batch;
@@ -40,6 +40,27 @@ impl FullBatchEmSpec {
     }
 }
 
+impl Options for FullBatchEmSpec {
+    const NAME: &'static str = "full_batch_em";
+    const TITLE: &'static str = "full-batch EM";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        None
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        None
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, _rows: u64) -> u64 {
+        8 * stats
+    }
+}
+
 struct FullBatchEm {
     smoothing: Smoothing,
     /// Flows summed over the epoch so far, in double precision: the millionth batch counts like the first.
@@ -48,7 +69,7 @@ struct FullBatchEm {
     updates: u64,
 }
 
-const NAME: &str = "full_batch_em";
+const NAME: &str = FullBatchEmSpec::NAME;
 
 impl Optimizer for FullBatchEm {
     fn name(&self) -> &'static str {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Retaining, Window};
 use super::windowed::{Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_batches_per_update, check_momentum, check_smoothing};
+use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_momentum, check_smoothing};
 use crate::backend::{Backend, RetainSource, RetainSources};
 use crate::circuit::Smoothing;
 use crate::error::Result;
@@ -66,13 +66,34 @@ impl MiniBatchEmSpec {
     }
 }
 
+impl Options for MiniBatchEmSpec {
+    const NAME: &'static str = "mini_batch_em";
+    const TITLE: &'static str = "mini-batch EM";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        Some(("step", &mut self.step))
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        Some(self.batches_per_update)
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
+        FlowWindow::bytes(self.batches_per_update, stats, rows)
+    }
+}
+
 struct MiniBatchEm {
     sources: RetainSources,
     smoothing: Smoothing,
 }
 
 impl Rule for MiniBatchEm {
-    const NAME: &'static str = "mini_batch_em";
+    const NAME: &'static str = MiniBatchEmSpec::NAME;
 
     fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
         self.at(alpha).update(backend, window)

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Window};
 use super::windowed::{Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_batches_per_update};
+use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update};
 use crate::backend::{Backend, RowsId};
 use crate::error::Result;
 
@@ -45,12 +45,33 @@ impl SgdSpec {
     }
 }
 
+impl Options for SgdSpec {
+    const NAME: &'static str = "sgd";
+    const TITLE: &'static str = "SGD";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        Some(("rate", &mut self.rate))
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        Some(self.batches_per_update)
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
+        FlowWindow::bytes(self.batches_per_update, stats, rows) + 8 * rows
+    }
+}
+
 struct Sgd {
     top_down: RowsId,
 }
 
 impl Rule for Sgd {
-    const NAME: &'static str = "sgd";
+    const NAME: &'static str = SgdSpec::NAME;
 
     fn update(&mut self, backend: &mut dyn Backend, window: Window, rate: f64) -> Result<()> {
         let Window { flows, gain, .. } = window;

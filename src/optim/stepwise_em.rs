@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::window::{FlowWindow, Window};
 use super::windowed::{Buffer, Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_batches_per_update, check_smoothing};
+use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_smoothing};
 use crate::backend::{Backend, EmUpdate, Retain, RowsId};
 use crate::circuit::Smoothing;
 use crate::error::Result;
@@ -57,6 +57,27 @@ impl StepwiseEmSpec {
     }
 }
 
+impl Options for StepwiseEmSpec {
+    const NAME: &'static str = "stepwise_em";
+    const TITLE: &'static str = "stepwise EM";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        Some(("step", &mut self.step))
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        Some(self.batches_per_update)
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
+        FlowWindow::bytes(self.batches_per_update, stats, rows) + 16 * rows
+    }
+}
+
 struct StepwiseEm {
     smoothing: Smoothing,
     /// s: the average mass of each row so far.
@@ -65,7 +86,7 @@ struct StepwiseEm {
 }
 
 impl Rule for StepwiseEm {
-    const NAME: &'static str = "stepwise_em";
+    const NAME: &'static str = StepwiseEmSpec::NAME;
 
     fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
         let Window { flows, gain, .. } = window;

@@ -70,6 +70,12 @@ pub(super) struct FlowWindow {
 }
 
 impl FlowWindow {
+    /// Bytes of its buffers: flows, sums of several batches, row masses and a spare for them.
+    pub fn bytes(batches_per_update: u64, stats: u64, rows: u64) -> u64 {
+        let pending = if batches_per_update > 1 { 8 * stats } else { 0 };
+        4 * stats + pending + 16 * rows
+    }
+
     /// Options are checked by the spec they are of.
     pub fn new(backend: &mut dyn Backend, momentum: f64, batches_per_update: u64) -> Result<Self> {
         let flows = backend.new_flows(FlowPrecision::Single)?;

@@ -34,7 +34,7 @@ use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
 use crate::error::{Error, ErrorKind, Result};
 use crate::learner::{Checkpoint, CheckpointFolder, Identity, Learner};
-use crate::optim::{OptimizerSpec, Pace, StepReport};
+use crate::optim::{Pace, StepReport};
 use crate::source::Source;
 use crate::telemetry;
 
@@ -192,16 +192,18 @@ pub async fn rehearse(
 pub(crate) fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Result<()> {
     let is_live = spec.source.format == Some(Format::Arrow);
     let is_endless = spec.source.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none());
-    if (is_live || is_endless) && matches!(spec.learn.optimizer, OptimizerSpec::FullBatchEm(_)) {
-        return Err(Error::option(
-            "learn.optimizer = \"full_batch_em\": updates at the end of an epoch, and this source has none that is known: use \
-             anemone, mini_batch_em or stepwise_em, read rows from files, or give synthetic data a number of rows",
-        ));
+    let optimizer = &spec.learn.optimizer;
+    if (is_live || is_endless) && optimizer.batches_per_update().is_none() {
+        return Err(Error::option(format!(
+            "learn.optimizer = \"{}\": updates at the end of an epoch, and this source has none that is known: use anemone, \
+             mini_batch_em or stepwise_em, read rows from files, or give synthetic data a number of rows",
+            optimizer.name()
+        )));
     }
     if is_live || is_endless {
-        let batches_per_update = spec.learn.optimizer.batches_per_update().unwrap_or(1);
+        let batches_per_update = optimizer.batches_per_update().unwrap_or(1);
         let pace = Pace::new(None, spec.batch.rows as u64, spec.batch.drop_last, batches_per_update);
-        spec.learn.optimizer.clone().resolved(&pace).map_err(|e| e.at("learn"))?;
+        optimizer.clone().resolved(&pace).map_err(|e| e.at("learn"))?;
     }
     if let (true, Some(epochs @ 2..)) = (is_live, spec.learn.epochs) {
         observer.event(&Event::Warning(format!(

@@ -41,7 +41,7 @@ pub(crate) use document::{Document, inline, parse_value};
 pub use expand::{DATA_VARIABLE, expand_path};
 pub(crate) use key::{Key, Table, Unset, Values, for_all, key};
 pub use learn::LearnSection;
-pub(crate) use learn::{LIMITS, OPTIMIZERS, default_options};
+pub(crate) use learn::{LIMITS, default_options};
 pub use size::{parse_size, show_size, write_size};
 pub use source::{Compared, DEFAULT_HELD_OUT, Format, STANDARD_INPUT, SourceSpec, ValidateSpec};
 pub(crate) use tables::ALL as PIPELINE_TABLES;

@@ -2,8 +2,8 @@
 //!
 //! The options of an optimizer are those of its [`OptimizerSpec`], short where the file is short: `step = 0.3` is a
 //! constant schedule, `smoothing = 1e-4` the relative rule. Which options an optimizer has is read off its defaults, so
-//! that a new one needs no change here, only its line in `tables`; which values are allowed is asked of the optimizer
-//! itself.
+//! that a new one needs no change here; only an option that none had before needs its line in `tables`. Which values are
+//! allowed is asked of the optimizer itself.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -14,7 +14,7 @@ use super::section::Section;
 use super::tables;
 use crate::backend::RetainSource;
 use crate::error::{Error, ErrorKind, Result};
-use crate::optim::{ACCEPTED_LENGTHS, Length, OptimizerSpec};
+use crate::optim::{ACCEPTED_LENGTHS, Length, OPTIMIZERS, OptimizerSpec};
 use crate::pipeline::suggest::list;
 
 /// What learns, and for how long.
@@ -30,9 +30,6 @@ pub struct LearnSection {
     pub seconds: Option<f64>,
 }
 
-/// Every optimizer by its name in files.
-pub(crate) const OPTIMIZERS: [&str; 6] = ["anemone", "full_batch_em", "mini_batch_em", "stepwise_em", "adam", "sgd"];
-
 /// Keys of `[learn]` that are no optimizer's.
 pub(crate) const LIMITS: [&str; 3] = ["epochs", "batches", "seconds"];
 
@@ -47,9 +44,6 @@ pub(super) const SCHEDULES: [(&str, &[&str]); 5] = [
 /// Those that are lengths, and the one that can be left out.
 const LENGTHS: [&str; 5] = ["delay", "horizon", "warmup", "stable", "decay"];
 const OPTIONAL: &str = "floor";
-
-/// The keys that hold a schedule.
-const SCHEDULED: [&str; 2] = ["step", "rate"];
 
 /// The options of an optimizer at their defaults, as JSON; empty for a name that is none.
 pub(crate) fn default_options(optimizer: &str) -> Map<String, Value> {
@@ -118,8 +112,8 @@ fn read_option(document: &Document, learn: Section<'_>, key: &str, default: &Val
     let Some(value) = learn.value(key) else { return Ok(None) };
     let path = format!("learn.{key}");
     Ok(Some(match key {
-        _ if SCHEDULED.contains(&key) && value.is_object() => read_schedule(document, &path)?,
-        _ if SCHEDULED.contains(&key) => json!({"schedule": "constant", "step": any_number(learn, key)?}),
+        _ if is_schedule(default) && value.is_object() => read_schedule(document, &path)?,
+        _ if is_schedule(default) => json!({"schedule": "constant", "step": any_number(learn, key)?}),
         "smoothing" if value.is_object() => read_smoothing(document, &path)?,
         "smoothing" => json!({"relative": any_number(learn, key)?}),
         "average" if value.is_object() => read_average(document, &path)?,
@@ -162,6 +156,11 @@ fn read_schedule(document: &Document, path: &str) -> Result<Value> {
     Ok(Value::Object(schedule))
 }
 
+/// Returns true for a schedule as JSON.
+fn is_schedule(value: &Value) -> bool {
+    value.get("schedule").is_some()
+}
+
 /// What is written, if it is a length.
 fn a_length(section: Section<'_>, key: &str, written: &Value) -> Result<Value> {
     match serde_json::from_value::<Length>(written.clone()) {
@@ -196,7 +195,7 @@ fn at_its_key(document: &Document, learn: Section<'_>, error: &Error) -> Error {
     let message = error.to_string();
     let Some(key) = error.key() else { return Error::option(format!("{}: {message}", document.place("learn"))) };
     // A constant step is a plain number, or a table that calls it `step`.
-    let is_table = learn.value(key).is_some_and(|value| value.get("schedule").is_some());
+    let is_table = learn.value(key).is_some_and(is_schedule);
     let path = if is_table { format!("learn.{key}.step") } else { format!("learn.{key}") };
     let said = message.strip_prefix(key).unwrap_or(&message);
     Error::option(format!("{}: {path}{said}", document.place(&path))).with_key(path)
