@@ -13,7 +13,8 @@ use crate::decode::{BadRecord, Decoded, Output, RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::order::{Permutation, rows_of_window};
 
-/// How rows are put into batches.
+/// `[batch]`: how rows are put into batches. As JSON it is part of what a checkpoint says a run is made of, so its names
+/// stay; a pipeline calls the last one `shuffle_window`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchSpec {
@@ -49,7 +50,7 @@ pub enum OnBad {
 }
 
 /// How many bad records are too many.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BadPolicy {
     /// What to do about one.
     pub on_bad: OnBad,

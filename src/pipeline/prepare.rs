@@ -25,7 +25,7 @@ use super::spec::{
 };
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
 use crate::backend::Backend;
-use crate::batcher::{BadPolicy, BatchSpec, OnBad};
+use crate::batcher::{BatchSpec, OnBad};
 use crate::circuit::{Circuit, Params};
 use crate::data::{Batch, Cursor, Digest, Item};
 use crate::decode::{Decoder, ValueKind};
@@ -148,9 +148,6 @@ impl Inputs {
                 Some(HeldOut::prepare(spec, validate, opened.reading.as_ref()).await.map_err(|e| e.at("validate"))?)
             }
         };
-        let batch = &spec.batch;
-        let stages = &spec.pipeline;
-        let defaults = StreamOptions::default();
         let inputs = Self {
             source: opened.source,
             reading: opened.reading,
@@ -161,25 +158,8 @@ impl Inputs {
             test: None,
             begun: Arc::default(),
             notes: Arc::default(),
-            batch: BatchSpec {
-                rows: batch.rows,
-                shuffle: batch.shuffle,
-                seed: batch.seed,
-                drop_last: batch.drop_last,
-                window_bytes: batch.shuffle_window,
-            },
-            stream: StreamOptions {
-                memory: stages.memory,
-                workers: stages.workers.unwrap_or(defaults.workers),
-                prefetch: stages.prefetch,
-                bad: BadPolicy {
-                    on_bad: stages.on_bad,
-                    max_bad: stages.max_bad,
-                    max_bad_fraction: stages.max_bad_fraction,
-                },
-                epochs: None,
-                limits: None,
-            },
+            batch: spec.batch.clone(),
+            stream: spec.pipeline.clone(),
         };
         if let Some(valid) = &inputs.valid {
             // Looked at now, not after an epoch: a run should fail before it has taken hours.

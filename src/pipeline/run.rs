@@ -156,7 +156,7 @@ async fn train_from(
     memory.device = Some(place.device.clone());
     memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
     memory.pipeline = spec.to_toml()?;
-    let (on_bad, progress) = (spec.pipeline.on_bad, learner.progress());
+    let (on_bad, progress) = (spec.pipeline.bad.on_bad, learner.progress());
     let mut files = RunFiles::open(&options.out, folder, identity, on_bad, &progress, &memory.pipeline)?;
     if let Err(error) = files.write_resolved() {
         warn_unwritten(observer, &error);

@@ -21,10 +21,12 @@ use std::thread;
 use std::time::Instant;
 
 use async_channel::{Receiver, Sender, bounded};
+use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::budget::{ByteBudget, Held};
+use super::spec::as_size;
 use super::waits::{StageWaits, Waits};
 use crate::batcher::{Arrival, BadPolicy, BatchSpec, Batcher, Event};
 use crate::caught::quietly;
@@ -34,20 +36,27 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::order::{EpochPlan, rows_of_epoch};
 use crate::source::{Arrived, BlockSource, Fetched, IndexedSource, Piece, ReadLimits, Source};
 
-/// How the stages run. None of it changes the batches, but that records which are too large for the memory are bad.
-#[derive(Clone, Debug, PartialEq)]
+/// `[pipeline]`: how the stages run. Nothing of it changes what is learned, except which bad records are left out, and
+/// that records which are too large for the memory are bad.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StreamOptions {
-    /// Bytes that the whole pipeline may hold.
+    /// Bytes that the whole pipeline may hold; while held-out rows are looked at, they have half as much besides.
+    #[serde(serialize_with = "as_size")]
     pub memory: u64,
-    /// Decoders that work at once.
-    pub workers: usize,
+    /// Decoders that work at once; `None` is one per core, at most 8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
     /// Blocks that are fetched ahead.
     pub prefetch: usize,
     /// What to do about records that cannot be read.
+    #[serde(flatten)]
     pub bad: BadPolicy,
-    /// Ends the stream after this many epochs, counted from the very beginning; `None` goes on for ever.
+    /// Ends the stream after this many epochs, counted from the very beginning; `None` goes on for ever. Said by
+    /// whoever opens the stream, not by a pipeline.
+    #[serde(skip)]
     pub epochs: Option<u64>,
-    /// What sizes records and pages may have; `None` follows from `memory`.
+    /// What sizes records and pages may have; `None` follows from `memory`. Not said by a pipeline either.
+    #[serde(skip)]
     pub limits: Option<ReadLimits>,
 }
 
@@ -56,12 +65,16 @@ impl StreamOptions {
     pub fn read_limits(&self) -> ReadLimits {
         self.limits.unwrap_or_else(|| ReadLimits::of_memory(PIECE_BYTES as usize, self.memory))
     }
+
+    fn num_workers(&self) -> usize {
+        let usual = || thread::available_parallelism().map_or(2, usize::from).min(8);
+        self.workers.unwrap_or_else(usual).max(1)
+    }
 }
 
 impl Default for StreamOptions {
     fn default() -> Self {
-        let workers = thread::available_parallelism().map_or(2, usize::from).min(8);
-        Self { memory: 256 << 20, workers, prefetch: 2, bad: BadPolicy::default(), epochs: None, limits: None }
+        Self { memory: 256 << 20, workers: None, prefetch: 2, bad: BadPolicy::default(), epochs: None, limits: None }
     }
 }
 
@@ -118,8 +131,9 @@ impl Stream {
 
         let limits = options.read_limits();
         let (plan, planned) = bounded(options.prefetch.max(1));
-        let (work, to_do) = bounded(options.workers.max(1) * 2);
-        let (done, finished) = bounded(options.workers.max(1) * 2);
+        let workers = options.num_workers();
+        let (work, to_do) = bounded(workers * 2);
+        let (done, finished) = bounded(workers * 2);
         let (send_items, items) = bounded(READY_ITEMS);
         let waits = Arc::new(Waits::default());
         let bad = Arc::new(Mutex::new(Vec::new()));
@@ -148,7 +162,7 @@ impl Stream {
             limits,
         };
         spawn("anemone-cutter", move || cutter.run())?;
-        for _ in 0..options.workers.max(1) {
+        for _ in 0..workers {
             let worker =
                 Worker { to_do: to_do.clone(), done: done.clone(), decoder: decoder.clone(), waits: waits.clone() };
             spawn("anemone-decoder", move || worker.run())?;
