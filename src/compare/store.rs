@@ -50,7 +50,7 @@ impl RunFolder {
         let digest_of = |rows: &Option<HeldOut>| rows.as_ref().map(|rows| rows.source.manifest().digest.clone());
         let digest = Digest::new()
             .part(spec.to_toml()?)
-            .part(json!(inputs.identity(spec)?).to_string())
+            .part(json!(inputs.identity()?).to_string())
             .part(json!([digest_of(&inputs.valid), digest_of(&inputs.test)]).to_string())
             .part(format!("{:?} {:?} {:?}", machine.precision, machine.isa, machine.memory_budget));
         let digest = match machine.device {

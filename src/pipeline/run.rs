@@ -70,7 +70,7 @@ pub async fn train(
     let folder = open_folder(options)?;
     let resumed = find_checkpoint(&folder, options, observer)?;
     match unless_stopped(stop, Inputs::open(spec)).await? {
-        Some(inputs) => train_from(spec, &inputs, None, (folder, resumed), options, stop, observer).await,
+        Some(inputs) => train_from(inputs, None, (folder, resumed), options, stop, observer).await,
         None => Ok(stopped_before_it_began(observer)),
     }
 }
@@ -78,36 +78,31 @@ pub async fn train(
 /// Learns as [`train`] does, with inputs that are open and a circuit that is built: for several runs on one stream from
 /// one start. A run that goes on has the circuit of its checkpoint.
 pub async fn train_on(
-    spec: &PipelineSpec,
     inputs: &Inputs,
     circuit: Arc<Circuit>,
     options: &TrainOptions,
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    check_end(spec, observer)?;
+    check_end(&inputs.spec, observer)?;
     let folder = open_folder(options)?;
     let resumed = find_checkpoint(&folder, options, observer)?;
-    train_from(spec, inputs, Some(circuit), (folder, resumed), options, stop, observer).await
+    train_from(inputs.clone(), Some(circuit), (folder, resumed), options, stop, observer).await
 }
 
 /// A checkpoint and where it is.
 type Found = Option<(PathBuf, Checkpoint)>;
 
 async fn train_from(
-    spec: &PipelineSpec,
-    inputs: &Inputs,
+    mut inputs: Inputs,
     circuit: Option<Arc<Circuit>>,
     (folder, mut resumed): (CheckpointFolder, Found),
     options: &TrainOptions,
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    inputs.optimizer(spec)?; // refused before a structure is learned
-    let mut identity = inputs.identity(spec)?;
-    // What goes on, which is what is written down: the decoder that was opened, and after a resume the checkpoint's
-    // circuit.
-    let mut spec = inputs.resolved(spec);
+    inputs.optimizer()?; // refused before a structure is learned
+    let mut identity = inputs.identity()?;
     let mut machine = options.machine.clone();
     let mut memory: Memory = Memory::default();
     if let Some((path, checkpoint)) = &mut resumed {
@@ -125,12 +120,14 @@ async fn train_from(
         // digest stays as it was given: defaults may be others than those that the checkpoint's text relied on.
         if identity.circuit != checkpoint.meta.identity.circuit {
             let saved = PipelineSpec::parse(&memory.pipeline, RESOLVED).map(|saved| saved.circuit);
-            if saved.as_ref() != Ok(&spec.circuit) {
+            if saved.as_ref() != Ok(&inputs.spec.circuit) {
                 identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
             }
-            spec.circuit = saved.unwrap_or(spec.circuit);
+            if let Ok(saved) = saved {
+                inputs.spec.circuit = saved; // what goes on, which is what is written down
+            }
         }
-        if checkpoint.optimizer.as_ref().is_some_and(|state| state.optimizer != spec.learn.optimizer.name()) {
+        if checkpoint.optimizer.as_ref().is_some_and(|state| state.optimizer != inputs.spec.learn.optimizer.name()) {
             *checkpoint = checkpoint.clone().without_optimizer();
         }
     }
@@ -139,14 +136,14 @@ async fn train_from(
         (None, Some(circuit)) => circuit,
         (None, None) => {
             let mut seen = |share| observer.event(&Event::Structure { share });
-            match unless_stopped(stop, inputs.build_circuit(&spec, &mut seen)).await? {
+            match unless_stopped(stop, inputs.build_circuit(&mut seen)).await? {
                 Some(circuit) => Arc::new(circuit),
                 None => return Ok(stopped_before_it_began(observer)),
             }
         }
     };
     let start = resumed.as_ref().map(|(_, checkpoint)| &checkpoint.params);
-    let built = unless_stopped(stop, inputs.build_learner(&spec, &circuit, &machine, start)).await?;
+    let built = unless_stopped(stop, inputs.build_learner(&circuit, &machine, start)).await?;
     let Some(Built { placed, optimizer, start }) = built else { return Ok(stopped_before_it_began(observer)) };
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
@@ -155,14 +152,14 @@ async fn train_from(
     memory.precision = Some(place.precision);
     memory.device = Some(place.device.clone());
     memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
-    memory.pipeline = spec.to_toml()?;
-    let (on_bad, progress) = (spec.pipeline.bad.on_bad, learner.progress());
+    memory.pipeline = inputs.spec.to_toml()?;
+    let (on_bad, progress) = (inputs.spec.pipeline.bad.on_bad, learner.progress());
     let mut files = RunFiles::open(&options.out, folder, identity, on_bad, &progress, &memory.pipeline)?;
     if let Err(error) = files.write_resolved() {
         warn_unwritten(observer, &error);
     }
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
-    let run = Run::new(&spec, inputs, learner, place, memory, stop, observer)?;
+    let run = Run::new(&inputs, learner, place, memory, stop, observer)?;
     Run { files: Some(files), every_look: options.every_look, start, ..run }
         .until_the_end(&options.name, resumed_from)
         .await
@@ -171,18 +168,18 @@ async fn train_from(
 /// Learns as [`train`] does, with inputs that are open and a circuit that is built, and leaves nothing behind: no run
 /// folder, no checkpoint, no lines. For measuring, where several optimizers start from one circuit on one stream.
 pub async fn rehearse(
-    spec: &PipelineSpec,
     inputs: &Inputs,
     circuit: Arc<Circuit>,
     machine: &Machine,
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    let Built { placed, optimizer, start } = inputs.build_learner(spec, &circuit, machine, None).await?;
+    let Built { placed, optimizer, start } = inputs.build_learner(&circuit, machine, None).await?;
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, None)?;
+    let spec = &inputs.spec;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
-    let run = Run::new(spec, inputs, learner, place, Memory::default(), stop, observer)?;
+    let run = Run::new(inputs, learner, place, Memory::default(), stop, observer)?;
     Run { start, ..run }.until_the_end(name, None).await
 }
 
@@ -346,7 +343,6 @@ struct Rate {
 impl<'a> Run<'a> {
     /// A run from where the learner is, without files.
     fn new(
-        spec: &'a PipelineSpec,
         inputs: &'a Inputs,
         learner: Learner,
         place: Place,
@@ -354,6 +350,7 @@ impl<'a> Run<'a> {
         stop: &Stop,
         observer: &'a mut dyn Observer,
     ) -> Result<Self> {
+        let spec = &inputs.spec;
         let progress = learner.progress();
         let now = Instant::now();
         Ok(Self {
@@ -400,7 +397,7 @@ impl<'a> Run<'a> {
             columns: self.inputs.reading.clone(),
             rows: self.inputs.num_rows(),
             shape: Some(self.inputs.decoder.shape().clone()),
-            input: self.inputs.describe_input(self.spec).to_string(),
+            input: self.inputs.describe_input().to_string(),
             num_vars: circuit.num_vars(),
             circuit: self.spec.circuit.model.name().to_string(),
             parameters: circuit.layout().num_values() as u64,
@@ -418,7 +415,7 @@ impl<'a> Run<'a> {
 
     /// The step of an update from a whole batch, before any other.
     fn first_step(&self) -> Option<f64> {
-        let optimizer = self.inputs.optimizer(self.spec).ok()?;
+        let optimizer = self.inputs.optimizer().ok()?;
         let rows = self.inputs.pace(&optimizer).rows_per_update();
         let (_, schedule) = optimizer.schedule()?;
         Some(schedule.at(0, rows * self.learner.circuit().counts_per_row()))
