@@ -8,7 +8,7 @@
 
 mod checkpoints;
 mod few_updates;
-mod memory;
+mod record;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use metrics::{counter, gauge, histogram};
 
 use self::checkpoints::{Checkpointed, Writing};
 use self::few_updates::few_updates;
-use self::memory::{Best, Memory};
+use self::record::{Best, RunRecord};
 use super::evaluate::{Evaluation, evaluate};
 use super::observer::{EpochEnd, Event, Finished, Observer, Phases, Start, Started, StepLine, Validated, bits_per_dim};
 use super::prepare::{Built, HeldOut, Inputs, Machine, Placed};
@@ -104,22 +104,22 @@ async fn train_from(
     inputs.optimizer()?; // refused before a structure is learned
     let mut identity = inputs.identity()?;
     let mut machine = options.machine.clone();
-    let mut memory: Memory = Memory::default();
+    let mut record = RunRecord::default();
     if let Some((path, checkpoint)) = &mut resumed {
         check_identity(&identity, checkpoint, path, options.force_resume, observer)?;
-        memory = Memory::read(checkpoint);
+        record = read_record(checkpoint, path, options.force_resume, observer)?;
         let held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
-        if memory.held_out != held_out {
+        if record.held_out != held_out {
             // What was best on other rows says nothing about these.
-            (memory.best, memory.valid_ll, memory.validated) = (None, None, None);
-            memory.valid_impossible_rows = None;
+            (record.best, record.valid_ll, record.validated) = (None, None, None);
+            record.valid_impossible_rows = None;
         }
-        machine = machine.or(&memory.machine());
+        machine = machine.or(&record.machine());
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
         // Where only the way to digest it is another, the digest is this version's from now on. What is the same by its
         // digest stays as it was given: defaults may be others than those that the checkpoint's text relied on.
         if identity.circuit != checkpoint.meta.identity.circuit {
-            let saved = PipelineSpec::parse(&memory.pipeline, RESOLVED).map(|saved| saved.circuit);
+            let saved = PipelineSpec::parse(&record.pipeline, RESOLVED).map(|saved| saved.circuit);
             if saved.as_ref() != Ok(&inputs.spec.circuit) {
                 identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
             }
@@ -147,19 +147,19 @@ async fn train_from(
     let Some(Built { placed, optimizer, start }) = built else { return Ok(stopped_before_it_began(observer)) };
     let place = Place::of(&placed);
     let learner = Learner::spawn(placed.backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
-    memory.memory_budget = if place.is_gpu() { machine.memory_budget } else { Some(machine.memory_budget()) };
-    memory.isa = Some(machine.isa.unwrap_or_default());
-    memory.precision = Some(place.precision);
-    memory.device = Some(place.device.clone());
-    memory.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
-    memory.pipeline = inputs.spec.to_toml()?;
+    record.memory_budget = if place.is_gpu() { machine.memory_budget } else { Some(machine.memory_budget()) };
+    record.isa = Some(machine.isa.unwrap_or_default());
+    record.precision = Some(place.precision);
+    record.device = Some(place.device.clone());
+    record.held_out = inputs.valid.as_ref().map(|valid| valid.source.manifest().digest.clone());
+    record.pipeline = inputs.spec.to_toml()?;
     let (on_bad, progress) = (inputs.spec.pipeline.bad.on_bad, learner.progress());
-    let mut files = RunFiles::open(&options.out, folder, identity, on_bad, &progress, &memory.pipeline)?;
+    let mut files = RunFiles::open(&options.out, folder, identity, on_bad, &progress, &record.pipeline)?;
     if let Err(error) = files.write_resolved() {
         warn_unwritten(observer, &error);
     }
     let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
-    let run = Run::new(&inputs, learner, place, memory, stop, observer)?;
+    let run = Run::new(&inputs, learner, place, record, stop, observer)?;
     Run { files: Some(files), every_look: options.every_look, start, ..run }
         .until_the_end(&options.name, resumed_from)
         .await
@@ -179,7 +179,7 @@ pub async fn rehearse(
     let learner = Learner::spawn(placed.backend, optimizer, None)?;
     let spec = &inputs.spec;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
-    let run = Run::new(inputs, learner, place, Memory::default(), stop, observer)?;
+    let run = Run::new(inputs, learner, place, RunRecord::default(), stop, observer)?;
     Run { start, ..run }.until_the_end(name, None).await
 }
 
@@ -278,6 +278,17 @@ fn check_identity(
     }
 }
 
+/// What the run kept in a checkpoint. One that cannot be read is left with a warning by those who were told to go on.
+fn read_record(checkpoint: &Checkpoint, path: &Path, force: bool, observer: &mut dyn Observer) -> Result<RunRecord> {
+    match RunRecord::read(&checkpoint.meta.extra).map_err(|e| e.at(path.display())) {
+        Err(error) if force => {
+            observer.event(&Event::Warning(format!("{error}; going on as told, without that record")));
+            Ok(RunRecord::default())
+        }
+        read => read,
+    }
+}
+
 /// Where a run learns, and how.
 #[derive(Clone, Debug)]
 struct Place {
@@ -311,7 +322,7 @@ struct Run<'a> {
     /// Held-out rows that cannot be read end the run.
     every_look: bool,
     lines: Lines,
-    memory: Memory,
+    record: RunRecord,
     /// Seconds of earlier stretches of this run.
     seconds_before: f64,
     begun: Instant,
@@ -346,7 +357,7 @@ impl<'a> Run<'a> {
         inputs: &'a Inputs,
         learner: Learner,
         place: Place,
-        memory: Memory,
+        record: RunRecord,
         stop: &Stop,
         observer: &'a mut dyn Observer,
     ) -> Result<Self> {
@@ -364,8 +375,8 @@ impl<'a> Run<'a> {
             files: None,
             every_look: false,
             lines: Lines { written: None, rows: progress.rows, waits: StageWaits::default(), rate: Rate::default() },
-            seconds_before: memory.seconds,
-            memory,
+            seconds_before: record.seconds,
+            record,
             begun: now,
             checkpointed: Checkpointed { at: now, step: progress.step, cursor: None, path: None },
             writing: None,
@@ -466,9 +477,9 @@ impl<'a> Run<'a> {
             bad_records: progress.cursor.bad_records,
             seconds: self.seconds(),
             prequential_ll: progress.prequential.mean(),
-            valid_ll: self.memory.valid_ll,
-            valid_impossible_rows: self.memory.valid_impossible_rows,
-            best_valid_ll: self.memory.best.map(|best| best.log_likelihood),
+            valid_ll: self.record.valid_ll,
+            valid_impossible_rows: self.record.valid_impossible_rows,
+            best_valid_ll: self.record.best.map(|best| best.log_likelihood),
             source_ll: self.inputs.valid.as_ref().and_then(|valid| valid.source_log_likelihood),
             bound: self
                 .stream
@@ -563,8 +574,8 @@ impl<'a> Run<'a> {
         let rows = batch.num_rows() as u64;
         let report = self.learner.learn_to(batch, end).await?;
         self.record(&report, rows, begun.elapsed());
-        self.memory.epoch.log_likelihood += report.batch.log_likelihood;
-        self.memory.epoch.weight += report.batch.possible_weight;
+        self.record.epoch.log_likelihood += report.batch.log_likelihood;
+        self.record.epoch.weight += report.batch.possible_weight;
         self.line = self.step_line(&report);
         let every = self.spec.validate.as_ref().and_then(|validate| validate.every_batches);
         if every.is_some_and(|every| self.line.step.is_multiple_of(every)) {
@@ -579,12 +590,12 @@ impl<'a> Run<'a> {
     async fn end_epoch(&mut self, next: Cursor) -> Result<()> {
         let updated = self.learner.end_epoch(next).await?;
         let progress = self.learner.progress();
-        let sums = std::mem::take(&mut self.memory.epoch);
-        if updated && self.memory.best.is_some_and(|best| best.step == progress.step) {
+        let sums = std::mem::take(&mut self.record.epoch);
+        if updated && self.record.best.is_some_and(|best| best.step == progress.step) {
             // The parameters moved without a batch: the next checkpoint takes the place of the best one.
-            self.memory.best = None;
+            self.record.best = None;
         }
-        self.memory.train_ll = (sums.weight > 0.0).then(|| sums.log_likelihood / sums.weight);
+        self.record.train_ll = (sums.weight > 0.0).then(|| sums.log_likelihood / sums.weight);
         gauge!(telemetry::EPOCH).set(progress.epoch as f64);
         // Where it was not known before how many rows there are.
         if progress.epoch == 1 && self.inputs.num_rows().is_none() && !matches!(self.inputs.source, Source::Live(_)) {
@@ -594,7 +605,7 @@ impl<'a> Run<'a> {
             epoch: progress.epoch,
             step: progress.step,
             rows: progress.rows,
-            log_likelihood: self.memory.train_ll,
+            log_likelihood: self.record.train_ll,
             updated,
             seconds: self.seconds(),
         }));
@@ -614,10 +625,10 @@ impl<'a> Run<'a> {
     async fn validate(&mut self) -> Result<()> {
         let Some(valid) = &self.inputs.valid else { return Ok(()) };
         let progress = self.learner.progress();
-        if self.memory.validated == Some(progress.updates) {
+        if self.record.validated == Some(progress.updates) {
             return Ok(());
         }
-        let learned_seconds = self.seconds() - self.memory.validation_seconds;
+        let learned_seconds = self.seconds() - self.record.validation_seconds;
         let begun = Instant::now();
         let device = self.learner.phase_seconds().await?;
         let found = match self.look_at(valid).await {
@@ -630,7 +641,7 @@ impl<'a> Run<'a> {
             }
             Err(error) => return Err(error.at("validate")),
         };
-        let better = |log_likelihood: f64| self.memory.best.is_none_or(|best| log_likelihood > best.log_likelihood);
+        let better = |log_likelihood: f64| self.record.best.is_none_or(|best| log_likelihood > best.log_likelihood);
         let best = found.mean_log_likelihood.filter(|&ll| better(ll));
         let mut test_ll = None;
         if let Some(log_likelihood) = best {
@@ -638,17 +649,17 @@ impl<'a> Run<'a> {
                 let Some(tested) = self.look_at(test).await.map_err(|e| e.at("test"))? else { return Ok(()) };
                 test_ll = tested.mean_log_likelihood;
             }
-            self.memory.best = Some(Best { step: progress.step, log_likelihood, test_ll });
+            self.record.best = Some(Best { step: progress.step, log_likelihood, test_ll });
         }
-        (self.memory.validated, self.memory.valid_ll) = (Some(progress.updates), found.mean_log_likelihood);
-        self.memory.valid_impossible_rows = Some(found.impossible_rows);
+        (self.record.validated, self.record.valid_ll) = (Some(progress.updates), found.mean_log_likelihood);
+        self.record.valid_impossible_rows = Some(found.impossible_rows);
         gauge!(telemetry::VALID_LL).set(found.mean_log_likelihood.unwrap_or(f64::NEG_INFINITY));
         gauge!(telemetry::VALID_IMPOSSIBLE_ROWS).set(found.impossible_rows as f64);
         let states_in_use = self.learner.states_in_use().await?.mean();
         gauge!(telemetry::STATES_IN_USE).set(states_in_use);
         self.validating.add(&self.learner.phase_seconds().await?.since(&device));
         let seconds = begun.elapsed().as_secs_f64();
-        self.memory.validation_seconds += seconds;
+        self.record.validation_seconds += seconds;
         self.write_line(Some((&found, states_in_use)));
         self.observer.event(&Event::Validated(Validated {
             step: progress.step,
@@ -660,7 +671,7 @@ impl<'a> Run<'a> {
             rows: found.rows,
             impossible_rows: found.impossible_rows,
             best: best.is_some(),
-            train_ll: self.memory.train_ll,
+            train_ll: self.record.train_ll,
             test_ll,
             states_in_use: Some(states_in_use),
             seconds,

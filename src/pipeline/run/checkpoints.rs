@@ -68,12 +68,12 @@ impl Run<'_> {
             Ok(Hold::Held) | Err(_) => {} // whoever writes looks again, and tells
         }
         let snapshot = self.learner.snapshot().await?;
-        self.memory.seconds = self.seconds();
+        self.record.seconds = self.seconds();
         (self.checkpointed.at, self.checkpointed.step) = (Instant::now(), snapshot.progress.step);
         self.checkpointed.cursor = Some(snapshot.progress.cursor.clone());
-        let extra = self.memory.write();
+        let extra = self.record.write();
         let keep = self.spec.checkpoint.keep;
-        let best = self.memory.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
+        let best = self.record.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
         let task = tokio::task::spawn_blocking(move || {
             let path = folder.write(&snapshot, &identity, &extra)?;
             let unpruned = folder.prune(snapshot.progress.step, keep, best).err();
