@@ -255,12 +255,12 @@ fn a_run_that_began_when_noise_was_the_only_start_is_resumed_from_noise_by_name(
     run.go(&noise).0.unwrap();
     // What version 0.1.0 wrote for the same pipeline, before it knew of starts; nor did its pipeline name one.
     let then = "c131b01409a3ad6ad0a82c097c4075ff5c68792a3950d2a2b09289706544df61";
-    assert_eq!(run.last().meta.identity.circuit, then);
+    assert_eq!(run.last().meta.identity.circuit_spec, then);
     let resolved = run.out.path().join("run/resolved.toml");
     assert!(fs::read_to_string(&resolved).unwrap().contains("start = \"noise\"\n"));
     (run.stop_at, run.resume) = (None, true);
     run.go(&noise).0.unwrap();
-    assert_eq!(run.last().meta.identity.circuit, then);
+    assert_eq!(run.last().meta.identity.circuit_spec, then);
     assert!(fs::read_to_string(&resolved).unwrap().contains("start = \"noise\"\n"));
 }
 

@@ -78,7 +78,7 @@ fn checkpoint(path: &Path) -> Result<Described> {
     rows.extend([
         ("data", short(&meta.identity.data)),
         ("decoder", meta.identity.decoder.clone()),
-        ("structure", short(&meta.identity.circuit)),
+        ("structure", short(&meta.identity.circuit_spec)),
         ("optimizer", meta.identity.optimizer.to_string()),
         ("batches", meta.identity.batch.to_string()),
         ("values", describe_values(meta.identity.is_averaged()).to_string()),

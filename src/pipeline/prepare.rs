@@ -169,7 +169,7 @@ impl Inputs {
         Ok(Identity {
             data: self.data_digest(),
             decoder,
-            circuit: circuit.finish(),
+            circuit_spec: circuit.finish(),
             optimizer: json!(spec.learn.optimizer),
             batch: json!(spec.batch),
         })

@@ -118,10 +118,10 @@ async fn train_from(
         // Told to go on with something else: the circuit stays the checkpoint's, another optimizer starts afresh.
         // Where only the way to digest it is another, the digest is this version's from now on. What is the same by its
         // digest stays as it was given: defaults may be others than those that the checkpoint's text relied on.
-        if identity.circuit != checkpoint.meta.identity.circuit {
+        if identity.circuit_spec != checkpoint.meta.identity.circuit_spec {
             let saved = PipelineSpec::parse(&record.pipeline, RESOLVED).map(|saved| saved.circuit);
             if saved.as_ref() != Ok(&inputs.spec.circuit) {
-                identity.circuit.clone_from(&checkpoint.meta.identity.circuit);
+                identity.circuit_spec.clone_from(&checkpoint.meta.identity.circuit_spec);
             }
             if let Ok(saved) = saved {
                 inputs.spec.circuit = saved; // what goes on, which is what is written down
