@@ -12,8 +12,8 @@ use std::path::Path;
 use anemone::backend::cpu::{CpuBackend, CpuOptions};
 use anemone::backend::{Backend, TrainingPrecision};
 use anemone::circuit::StatesInUse;
-use anemone::learner::checkpoint::load;
-use anemone::learner::{Checkpoint, latest};
+use anemone::learner::checkpoint::{load, write};
+use anemone::learner::{Checkpoint, Snapshot, latest};
 use anemone::pipeline::observer::{Event, Finished, Observer};
 use anemone::pipeline::prepare::Machine;
 use anemone::pipeline::run::{TrainOptions, train};
@@ -245,6 +245,30 @@ fn a_run_is_not_resumed_on_something_else_unless_told_so() {
     assert_eq!(finished.unwrap().step, 120);
     let warned = |word: &str| events.iter().any(|event| matches!(event, Event::Warning(text) if text.contains(word)));
     assert!(warned("the data") && !warned("--force-resume"), "{events:?}");
+}
+
+#[test]
+fn a_record_of_the_run_that_cannot_be_read_is_refused_unless_told_to_go_on() {
+    let mut run = Run::new();
+    run.stop_at = Some(30);
+    run.go(SYNTHETIC).0.unwrap();
+    let Checkpoint { circuit, params, optimizer, meta } = run.last();
+    let (identity, mut extra, progress) = (meta.identity, meta.extra, meta.progress);
+    extra.insert("memory_budget".into(), "2GiB".into());
+    let snapshot = Snapshot { circuit, params, optimizer: optimizer.unwrap(), progress };
+    write(&run.checkpoints(), &snapshot, &identity, &extra).unwrap();
+    (run.stop_at, run.resume) = (None, true);
+    let error = run.go(SYNTHETIC).0.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::State);
+    for word in ["step-0000000030", "extra.memory_budget = \"2GiB\"", "remove this checkpoint", "--force-resume"] {
+        assert!(error.to_string().contains(word), "`{error}` has no `{word}`");
+    }
+    assert_eq!(run.last().meta.progress.step, 30);
+    run.force_resume = true;
+    let (finished, events) = run.go(SYNTHETIC);
+    assert_eq!(finished.unwrap().step, 120);
+    let warned = |word: &str| events.iter().any(|event| matches!(event, Event::Warning(text) if text.contains(word)));
+    assert!(warned("extra.memory_budget") && !warned("--force-resume"), "{events:?}");
 }
 
 #[test]

@@ -281,11 +281,15 @@ fn check_identity(
 /// What the run kept in a checkpoint. One that cannot be read is left with a warning by those who were told to go on.
 fn read_record(checkpoint: &Checkpoint, path: &Path, force: bool, observer: &mut dyn Observer) -> Result<RunRecord> {
     match RunRecord::read(&checkpoint.meta.extra).map_err(|e| e.at(path.display())) {
+        Ok(record) => Ok(record),
         Err(error) if force => {
             observer.event(&Event::Warning(format!("{error}; going on as told, without that record")));
             Ok(RunRecord::default())
         }
-        read => read,
+        Err(error) => Err(Error::state(format!(
+            "{error}: go on with the version that wrote it, remove this checkpoint to go on from the one before it, or go \
+             on nevertheless with --force-resume"
+        ))),
     }
 }
 
