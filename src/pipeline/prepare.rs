@@ -175,6 +175,11 @@ impl Inputs {
         })
     }
 
+    /// Digest of the held-out rows' manifest.
+    pub(super) fn held_out_digest(&self) -> Option<String> {
+        self.valid.as_ref().map(|valid| valid.source.manifest().digest.clone())
+    }
+
     /// What the data is: the manifest's digest, and those of whole files where they are asked for.
     fn data_digest(&self) -> String {
         let manifest = &self.source.manifest().digest;
