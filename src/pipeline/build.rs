@@ -22,6 +22,7 @@ use crate::circuit::{Circuit, Params};
 use crate::data::Batch;
 use crate::decode::ValueKind;
 use crate::error::{Error, ErrorKind, Result};
+use crate::machine_memory::memory_of_this_machine;
 use crate::optim::Optimizer;
 use crate::source::Source;
 use crate::structure::Spreads;
@@ -149,11 +150,4 @@ pub(crate) fn refuse_too_large(needed: &MemoryEstimate) -> Result<()> {
             show_size(memory)
         ))),
     }
-}
-
-/// How much memory this machine has, where it says so.
-fn memory_of_this_machine() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

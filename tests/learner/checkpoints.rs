@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::common::bits;
 use crate::common::cases::Case;
-use crate::{learner, optimizers, small, write};
+use crate::{anemone, learner, optimizers, small, write};
 
 /// A small checkpoint with something in every part of it.
 fn sample_snapshot(steps: usize) -> Snapshot {
