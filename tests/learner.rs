@@ -232,7 +232,7 @@ async fn a_busy_learner_takes_in_two_more_batches_and_lets_the_rest_wait() {
     }
     drop(open);
     learner.params().await.unwrap();
-    assert_eq!(learner.progress().step, 1 + 2);
+    assert_eq!(learner.progress().batches, 1 + 2);
 }
 
 #[tokio::test]
@@ -329,7 +329,7 @@ async fn closing_finishes_what_was_taken_in_and_tells_the_others() {
     for task in tasks {
         task.await.unwrap().unwrap();
     }
-    assert_eq!(other.progress().step, 3);
+    assert_eq!(other.progress().batches, 3);
     assert!(other.params().await.unwrap_err().to_string().contains("was closed"));
     other.close().await.unwrap();
 }

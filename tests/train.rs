@@ -167,7 +167,7 @@ fn a_run_that_was_stopped_goes_on_to_the_same_bits_on_any_number_of_threads() {
             (finished.as_ref().unwrap().step, finished.unwrap().reason.as_str()),
             (stop_at, "stopped by a signal")
         );
-        assert_eq!(run.last().meta.progress.step, stop_at);
+        assert_eq!(run.last().meta.progress.batches, stop_at);
         (run.stop_at, run.resume, run.threads) = (None, true, 1);
         let (finished, events) = run.go(SYNTHETIC);
         assert_eq!(finished.unwrap().step, 120);
@@ -238,7 +238,7 @@ fn a_run_is_not_resumed_on_something_else_unless_told_so() {
         let error = run.go(&other).0.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::State);
         assert!(error.to_string().contains(what) && error.to_string().contains("--force-resume"), "{error}");
-        assert_eq!(run.last().meta.progress.step, 30, "the checkpoint stays as it was");
+        assert_eq!(run.last().meta.progress.batches, 30, "the checkpoint stays as it was");
     }
     run.force_resume = true;
     let (finished, events) = run.go(&seed);
@@ -263,7 +263,7 @@ fn a_record_of_the_run_that_cannot_be_read_is_refused_unless_told_to_go_on() {
     for word in ["step-0000000030", "extra.memory_budget = \"2GiB\"", "remove this checkpoint", "--force-resume"] {
         assert!(error.to_string().contains(word), "`{error}` has no `{word}`");
     }
-    assert_eq!(run.last().meta.progress.step, 30);
+    assert_eq!(run.last().meta.progress.batches, 30);
     run.force_resume = true;
     let (finished, events) = run.go(SYNTHETIC);
     assert_eq!(finished.unwrap().step, 120);
@@ -371,13 +371,13 @@ fn held_out_rows_that_went_away_end_a_run_only_if_every_look_counts() {
         if every_look {
             let error = finished.unwrap_err().to_string();
             assert!(error.contains("validate") && error.contains("b.parquet"), "{error}");
-            assert!(run.last().meta.progress.step > 0, "what was learned is saved");
+            assert!(run.last().meta.progress.batches > 0, "what was learned is saved");
             continue;
         }
         let finished = finished.unwrap();
         assert_eq!((finished.step, finished.epoch), (40, 2));
         assert!(remover.warnings.iter().any(|text| text.contains("held-out rows could not")), "{:?}", remover.warnings);
-        assert_eq!(run.last().meta.progress.step, 40, "what was learned is saved");
+        assert_eq!(run.last().meta.progress.batches, 40, "what was learned is saved");
     }
 }
 
@@ -450,7 +450,7 @@ fn a_finished_run_that_is_resumed_adds_no_step_to_its_metrics() {
     assert_eq!(run.go(SYNTHETIC).0.unwrap().step, 120);
     assert!(run.lines().iter().all(|line| line["step"].as_u64().unwrap() > 0));
     assert!(run.lines().len() <= before.len() + 1);
-    assert_eq!(run.last().meta.progress.step, 120);
+    assert_eq!(run.last().meta.progress.batches, 120);
 }
 
 #[test]
@@ -465,7 +465,7 @@ fn a_damaged_newer_checkpoint_does_not_push_out_the_good_ones() {
     fs::copy(good.join("checkpoint.json"), damaged.join("checkpoint.json")).unwrap();
     (run.stop_at, run.resume) = (Some(70), true);
     run.go(&one).0.unwrap();
-    assert_eq!(run.last().meta.progress.step, 70, "the newest whole one");
+    assert_eq!(run.last().meta.progress.batches, 70, "the newest whole one");
 }
 
 #[test]

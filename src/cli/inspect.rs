@@ -183,7 +183,7 @@ fn progress_rows(meta: &CheckpointMeta) -> Vec<(&'static str, String)> {
             "learned",
             format!(
                 "{}, {}, {}, {}",
-                counted(progress.step, "batch", "batches"),
+                counted(progress.batches, "batch", "batches"),
                 counted(progress.rows, "row", "rows"),
                 counted(progress.updates, "update", "updates"),
                 counted(progress.epoch, "epoch", "epochs")

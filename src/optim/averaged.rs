@@ -157,7 +157,7 @@ impl Optimizer for Averaged {
         if weight > 0.0 && self.usual.is_broken_by(report.batch.mean_log_likelihood(), weight, reset) {
             (self.updates, self.averaged) = (0, 0);
         }
-        if report.step.is_some() {
+        if report.step_size.is_some() {
             self.moved(backend)?;
         }
         Ok(report)

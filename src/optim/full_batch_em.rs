@@ -79,7 +79,7 @@ impl Optimizer for FullBatchEm {
     fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<StepReport> {
         let batch = backend.add_flows(batch, 1.0, self.flows)?;
         self.weight += batch.weight;
-        Ok(StepReport { batch, step: None })
+        Ok(StepReport { batch, step_size: None })
     }
 
     fn end_epoch(&mut self, backend: &mut dyn Backend) -> Result<bool> {

@@ -60,8 +60,8 @@ pub trait Optimizer: Send {
 pub struct StepReport {
     /// The batch under the parameters before the update: test, then train.
     pub batch: BatchReport,
-    /// The step size, if the parameters moved.
-    pub step: Option<f64>,
+    /// The size of the step, if the parameters moved.
+    pub step_size: Option<f64>,
 }
 
 /// What [`OptimizerSpec`] asks the options of every optimizer, besides `check` and `build`, which are for all.

@@ -88,11 +88,11 @@ impl<R: Rule> Optimizer for Windowed<R> {
             if due {
                 self.window.updated();
             }
-            return Ok(StepReport { batch, step: due.then_some(step) });
+            return Ok(StepReport { batch, step_size: due.then_some(step) });
         }
         let (batch, due) = self.window.add(backend, batch)?;
-        let step = if due { Some(self.update(backend)?) } else { None };
-        Ok(StepReport { batch, step })
+        let step_size = if due { Some(self.update(backend)?) } else { None };
+        Ok(StepReport { batch, step_size })
     }
 
     fn end_epoch(&mut self, backend: &mut dyn Backend) -> Result<bool> {

@@ -291,12 +291,12 @@ impl<'a> Run<'a> {
             seconds_before: record.seconds,
             record,
             begun: now,
-            checkpointed: Checkpointed { at: now, step: progress.step, cursor: None, path: None },
+            checkpointed: Checkpointed { at: now, step: progress.batches, cursor: None, path: None },
             writing: None,
             validating: PhaseSeconds::default(),
             stop: stop.clone(),
             line: StepLine {
-                step: progress.step,
+                step: progress.batches,
                 updates: progress.updates,
                 epoch: progress.epoch,
                 rows: progress.rows,
@@ -344,12 +344,12 @@ impl<'a> Run<'a> {
         let reason = ended?;
         saved?;
         let progress = self.learner.progress();
-        if progress.step > 0 && progress.updates == 0 {
+        if progress.batches > 0 && progress.updates == 0 {
             self.warn("the parameters have not moved: full-batch EM updates them at the end of an epoch".into());
         }
         let finished = Finished {
             reason: reason.text(self.spec, &self.inputs.source),
-            step: progress.step,
+            step: progress.batches,
             epoch: progress.epoch,
             rows: progress.rows,
             bad_records: progress.cursor.bad_records,
@@ -416,7 +416,7 @@ impl<'a> Run<'a> {
 
     fn limit(&self) -> Option<Reason> {
         let learn = &self.spec.learn;
-        if learn.batches.is_some_and(|most| self.learner.progress().step >= most) {
+        if learn.batches.is_some_and(|most| self.learner.progress().batches >= most) {
             return Some(Reason::Batches);
         }
         learn.seconds.is_some_and(|most| self.seconds() >= most).then_some(Reason::Seconds)
@@ -453,7 +453,7 @@ impl<'a> Run<'a> {
         let updated = self.learner.end_epoch(next).await?;
         let progress = self.learner.progress();
         let sums = std::mem::take(&mut self.record.epoch);
-        if updated && self.record.best.is_some_and(|best| best.step == progress.step) {
+        if updated && self.record.best.is_some_and(|best| best.step == progress.batches) {
             // The parameters moved without a batch: the next checkpoint takes the place of the best one.
             self.record.best = None;
         }
@@ -465,7 +465,7 @@ impl<'a> Run<'a> {
         }
         self.observer.event(&Event::EpochEnd(EpochEnd {
             epoch: progress.epoch,
-            step: progress.step,
+            step: progress.batches,
             rows: progress.rows,
             log_likelihood: self.record.train_ll,
             updated,

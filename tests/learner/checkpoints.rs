@@ -170,7 +170,7 @@ fn pruning_keeps_the_last_ones_and_the_best() {
     let mut snapshot = sample_snapshot(1);
     let steps: Vec<u64> = (1..=6).collect();
     for &step in &steps {
-        snapshot.progress.step = step;
+        snapshot.progress.batches = step;
         folder.write(&snapshot, &Identity::default(), &Map::new()).unwrap();
     }
     let left = || folder.list().unwrap().into_iter().map(|(step, _)| step).collect::<Vec<_>>();
@@ -234,7 +234,7 @@ fn a_checkpoint_is_written_by_a_process_that_can_open_no_more_files() {
         let taken: Vec<fs::File> = std::iter::from_fn(|| fs::File::open("/dev/null").ok()).collect();
         for snapshot in &snapshots {
             folder.write(snapshot, &Identity::default(), &Map::new()).unwrap();
-            folder.prune(snapshot.progress.step, 1, None).unwrap();
+            folder.prune(snapshot.progress.batches, 1, None).unwrap();
             assert!(fs::File::open("/dev/null").is_err(), "the reserve is taken back");
         }
         println!("{} files were open", taken.len());
@@ -255,7 +255,7 @@ fn a_checkpoint_is_written_by_a_process_that_can_open_no_more_files() {
         String::from_utf8_lossy(&child.stderr)
     );
     let found = latest(home.path()).unwrap().found.unwrap();
-    assert_eq!(found.1.meta.progress.step, 3);
+    assert_eq!(found.1.meta.progress.batches, 3);
 }
 
 /// Runs itself once more in a process that may write only very small files: the nearest thing to a full disk.
@@ -280,7 +280,7 @@ fn a_full_disk_is_an_error_that_costs_nothing() {
     }
     let home = tempfile::tempdir().unwrap();
     let mut before = large();
-    before.progress.step = 0;
+    before.progress.batches = 0;
     let kept = write(home.path(), &before);
     let child = Command::new("sh")
         .args([

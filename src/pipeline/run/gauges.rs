@@ -21,7 +21,7 @@ impl Run<'_> {
         gauge!(telemetry::CURSOR_ROW).set(progress.cursor.row as f64);
         gauge!(telemetry::QUEUE_BYTES).set(self.stream.bytes_in_flight().0 as f64);
         counter!(telemetry::BYTES_READ).absolute(self.stream.bytes_read());
-        if let Some(step) = report.step {
+        if let Some(step) = report.step_size {
             gauge!(telemetry::STEP_SIZE).set(step);
         }
         if report.batch.possible_weight > 0.0 {

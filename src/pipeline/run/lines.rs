@@ -48,7 +48,7 @@ impl Run<'_> {
         let circuit = self.learner.circuit();
         let in_bits = log_likelihood.filter(|_| circuit.is_discrete());
         StepLine {
-            step: progress.step,
+            step: progress.batches,
             updates: progress.updates,
             epoch: progress.epoch,
             rows: progress.rows,
@@ -60,7 +60,7 @@ impl Run<'_> {
             valid_impossible_rows: None,
             states_in_use: None,
             bits_per_dim: in_bits.map(|ll| bits_per_dim(ll, circuit.num_vars())),
-            step_size: report.step.or(progress.last_step_size),
+            step_size: report.step_size.or(progress.last_step_size),
             rows_per_second: self.lines.rate.rows_per_second,
             bound: self.lines.rate.bound.into(),
             impossible_rows: progress.impossible_rows,

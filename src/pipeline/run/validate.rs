@@ -50,7 +50,7 @@ impl Run<'_> {
                 let Some(tested) = self.look_at(test).await.map_err(|e| e.at("test"))? else { return Ok(()) };
                 test_ll = tested.mean_log_likelihood;
             }
-            self.record.best = Some(Best { step: progress.step, log_likelihood, test_ll });
+            self.record.best = Some(Best { step: progress.batches, log_likelihood, test_ll });
         }
         (self.record.validated, self.record.valid_ll) = (Some(progress.updates), found.mean_log_likelihood);
         self.record.valid_impossible_rows = Some(found.impossible_rows);
@@ -63,7 +63,7 @@ impl Run<'_> {
         self.record.validation_seconds += seconds;
         self.write_line(Some((&found, states_in_use)));
         self.observer.event(&Event::Validated(Validated {
-            step: progress.step,
+            step: progress.batches,
             epoch: progress.epoch,
             log_likelihood: found.mean_log_likelihood,
             possible_ll: found.possible_log_likelihood,
