@@ -6,8 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Window};
-use super::windowed::{Buffer, Rule, Windowed};
+use super::mean_flows::{FlowGatherer, MeanFlows};
+use super::rule::{Buffer, ByRule, Rule};
 use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_option};
 use crate::backend::{AdamStep, Backend, FlowPrecision, FlowsId, RowsId};
 use crate::error::Result;
@@ -53,14 +53,14 @@ impl AdamSpec {
         self.check()?;
         self.rate.check_in_updates("rate")?;
         backend.circuit().require_weights_only()?;
-        let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
+        let gatherer = FlowGatherer::new(backend, 0.0, self.batches_per_update)?;
         let rule = Adam {
             spec: self.clone(),
             top_down: backend.new_rows()?,
             first: backend.new_flows(FlowPrecision::Single)?,
             second: backend.new_flows(FlowPrecision::Single)?,
         };
-        Ok(self.average.around(Box::new(Windowed::new(rule, self.rate, window, backend.circuit()))))
+        Ok(self.average.around(Box::new(ByRule::new(rule, self.rate, gatherer, backend.circuit()))))
     }
 }
 
@@ -81,7 +81,7 @@ impl Options for AdamSpec {
     }
 
     fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
-        FlowWindow::bytes(self.batches_per_update, stats, rows) + 8 * stats + 8 * rows
+        FlowGatherer::bytes(self.batches_per_update, stats, rows) + 8 * stats + 8 * rows
     }
 }
 
@@ -97,12 +97,12 @@ struct Adam {
 impl Rule for Adam {
     const NAME: &'static str = AdamSpec::NAME;
 
-    fn update(&mut self, backend: &mut dyn Backend, window: Window, rate: f64) -> Result<()> {
+    fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, rate: f64) -> Result<()> {
         backend.top_down(self.top_down)?;
-        backend.gradient(window.flows, window.gain, self.top_down)?;
+        backend.gradient(mean.flows, mean.gain, self.top_down)?;
         let AdamSpec { beta1, beta2, epsilon, .. } = self.spec;
-        let step = AdamStep { rate, beta1, beta2, epsilon, step: window.updates + 1 };
-        backend.adam_update(window.flows, self.first, self.second, &step)?;
+        let step = AdamStep { rate, beta1, beta2, epsilon, step: mean.updates + 1 };
+        backend.adam_update(mean.flows, self.first, self.second, &step)?;
         backend.renormalize()
     }
 

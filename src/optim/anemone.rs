@@ -7,8 +7,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Retaining, Window};
-use super::windowed::{Rule, Windowed};
+use super::mean_flows::{FlowGatherer, MeanFlows, Retaining};
+use super::rule::{ByRule, Rule};
 use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_momentum, check_smoothing};
 use crate::backend::{Backend, RetainSource, RetainSources};
 use crate::circuit::Smoothing;
@@ -75,10 +75,10 @@ impl AnemoneSpec {
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         self.check()?;
         self.step.check_in_updates("step")?;
-        let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
+        let gatherer = FlowGatherer::new(backend, self.momentum, self.batches_per_update)?;
         let sources = RetainSources { sums: self.retain, inputs: self.retain_inputs };
         let rule = Anemone { sources, smoothing: self.smoothing };
-        Ok(self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit()))))
+        Ok(self.average.around(Box::new(ByRule::new(rule, self.step, gatherer, backend.circuit()))))
     }
 }
 
@@ -99,7 +99,7 @@ impl Options for AnemoneSpec {
     }
 
     fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
-        FlowWindow::bytes(self.batches_per_update, stats, rows)
+        FlowGatherer::bytes(self.batches_per_update, stats, rows)
     }
 }
 
@@ -111,8 +111,8 @@ struct Anemone {
 impl Rule for Anemone {
     const NAME: &'static str = AnemoneSpec::NAME;
 
-    fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
-        self.at(alpha).update(backend, window)
+    fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, alpha: f64) -> Result<()> {
+        self.at(alpha).update(backend, mean)
     }
 
     fn retaining(&self, alpha: f64) -> Option<Retaining> {

@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Retaining, Window};
-use super::windowed::{Rule, Windowed};
+use super::mean_flows::{FlowGatherer, MeanFlows, Retaining};
+use super::rule::{ByRule, Rule};
 use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_momentum, check_smoothing};
 use crate::backend::{Backend, RetainSource, RetainSources};
 use crate::circuit::Smoothing;
@@ -59,10 +59,10 @@ impl MiniBatchEmSpec {
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         self.check()?;
         self.step.check_in_updates("step")?;
-        let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
+        let gatherer = FlowGatherer::new(backend, self.momentum, self.batches_per_update)?;
         let sources = RetainSources { sums: self.retain, inputs: self.retain_inputs };
         let rule = MiniBatchEm { sources, smoothing: self.smoothing };
-        Ok(self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit()))))
+        Ok(self.average.around(Box::new(ByRule::new(rule, self.step, gatherer, backend.circuit()))))
     }
 }
 
@@ -83,7 +83,7 @@ impl Options for MiniBatchEmSpec {
     }
 
     fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
-        FlowWindow::bytes(self.batches_per_update, stats, rows)
+        FlowGatherer::bytes(self.batches_per_update, stats, rows)
     }
 }
 
@@ -95,8 +95,8 @@ struct MiniBatchEm {
 impl Rule for MiniBatchEm {
     const NAME: &'static str = MiniBatchEmSpec::NAME;
 
-    fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
-        self.at(alpha).update(backend, window)
+    fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, alpha: f64) -> Result<()> {
+        self.at(alpha).update(backend, mean)
     }
 
     fn retaining(&self, alpha: f64) -> Option<Retaining> {

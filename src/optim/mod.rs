@@ -9,13 +9,13 @@ mod anemone;
 mod averaged;
 mod full_batch_em;
 mod length;
+mod mean_flows;
 mod mini_batch_em;
+mod rule;
 mod schedule;
 mod sgd;
 mod state;
 mod stepwise_em;
-mod window;
-mod windowed;
 
 use serde::{Deserialize, Serialize};
 
@@ -45,7 +45,7 @@ pub trait Optimizer: Send {
     fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<StepReport>;
 
     /// Says that the epoch is over. Full-batch EM updates here; the others use up a last, incomplete group of
-    /// batches. Whether the parameters moved.
+    /// batches. Returns true if the parameters moved.
     fn end_epoch(&mut self, backend: &mut dyn Backend) -> Result<bool>;
 
     /// Everything needed to go on to the same bits, besides the parameters.

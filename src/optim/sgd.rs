@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Window};
-use super::windowed::{Rule, Windowed};
+use super::mean_flows::{FlowGatherer, MeanFlows};
+use super::rule::{ByRule, Rule};
 use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update};
 use crate::backend::{Backend, RowsId};
 use crate::error::Result;
@@ -39,9 +39,9 @@ impl SgdSpec {
         self.check()?;
         self.rate.check_in_updates("rate")?;
         backend.circuit().require_weights_only()?;
-        let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
+        let gatherer = FlowGatherer::new(backend, 0.0, self.batches_per_update)?;
         let rule = Sgd { top_down: backend.new_rows()? };
-        Ok(self.average.around(Box::new(Windowed::new(rule, self.rate, window, backend.circuit()))))
+        Ok(self.average.around(Box::new(ByRule::new(rule, self.rate, gatherer, backend.circuit()))))
     }
 }
 
@@ -62,7 +62,7 @@ impl Options for SgdSpec {
     }
 
     fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
-        FlowWindow::bytes(self.batches_per_update, stats, rows) + 8 * rows
+        FlowGatherer::bytes(self.batches_per_update, stats, rows) + 8 * rows
     }
 }
 
@@ -73,8 +73,8 @@ struct Sgd {
 impl Rule for Sgd {
     const NAME: &'static str = SgdSpec::NAME;
 
-    fn update(&mut self, backend: &mut dyn Backend, window: Window, rate: f64) -> Result<()> {
-        let Window { flows, gain, .. } = window;
+    fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, rate: f64) -> Result<()> {
+        let MeanFlows { flows, gain, .. } = mean;
         backend.top_down(self.top_down)?;
         backend.gradient(flows, gain, self.top_down)?;
         backend.ascend(flows, rate)?; // θ ← θ·exp(rate·(F − TD·θ))

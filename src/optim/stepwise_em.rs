@@ -5,8 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Window};
-use super::windowed::{Buffer, Rule, Windowed};
+use super::mean_flows::{FlowGatherer, MeanFlows};
+use super::rule::{Buffer, ByRule, Rule};
 use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_smoothing};
 use crate::backend::{Backend, EmUpdate, Retain, RowsId};
 use crate::circuit::Smoothing;
@@ -50,10 +50,10 @@ impl StepwiseEmSpec {
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
         self.check()?;
         self.step.check_in_updates("step")?;
-        let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
+        let gatherer = FlowGatherer::new(backend, 0.0, self.batches_per_update)?;
         let rule =
             StepwiseEm { smoothing: self.smoothing, running_masses: backend.new_rows()?, masses: backend.new_rows()? };
-        Ok(self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit()))))
+        Ok(self.average.around(Box::new(ByRule::new(rule, self.step, gatherer, backend.circuit()))))
     }
 }
 
@@ -74,7 +74,7 @@ impl Options for StepwiseEmSpec {
     }
 
     fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
-        FlowWindow::bytes(self.batches_per_update, stats, rows) + 16 * rows
+        FlowGatherer::bytes(self.batches_per_update, stats, rows) + 16 * rows
     }
 }
 
@@ -88,8 +88,8 @@ struct StepwiseEm {
 impl Rule for StepwiseEm {
     const NAME: &'static str = StepwiseEmSpec::NAME;
 
-    fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
-        let Window { flows, gain, .. } = window;
+    fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, alpha: f64) -> Result<()> {
+        let MeanFlows { flows, gain, .. } = mean;
         let retain =
             Some(Retain { rows: self.running_masses, at_least: None, scale: (1.0 - alpha) / alpha, offset: 0.0 });
         backend.em_update(&EmUpdate {
