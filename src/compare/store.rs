@@ -38,7 +38,7 @@ pub(super) struct RunResult {
 }
 
 impl RunResult {
-    /// Whether held-out rows were looked at after so many epochs.
+    /// Returns true if held-out rows were looked at after so many epochs.
     pub fn is_looked_at_after(&self, epochs: u64) -> bool {
         self.run.points.last().is_some_and(|point| point.epoch >= epochs as f64)
     }

@@ -95,7 +95,7 @@ fn check_replaceable(target: &Path, ours: &[&str]) -> Result<()> {
     }
 }
 
-/// Moves a folder out of the way. Whether there was one.
+/// Moves a folder out of the way. Returns true if there was one.
 fn set_aside(folder: &Path, old: &Path) -> Result<bool> {
     remove(old)?;
     match fs::rename(folder, old) {

@@ -31,7 +31,7 @@ const DEFAULT_DEPTH: usize = 4;
 const PIECES_OF_A_LINE: usize = 16;
 const PIECES_OF_A_SIDE: usize = 4;
 
-/// Whether the structure is learned from rows.
+/// Returns true if the structure is learned from rows.
 pub fn learns_structure(spec: &CircuitSpec) -> bool {
     matches!(spec.model, ModelSpec::Hclt { .. } | ModelSpec::Pdhclt(_))
 }

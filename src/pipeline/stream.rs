@@ -602,7 +602,7 @@ impl BatcherStage {
         Ok(())
     }
 
-    /// Sends what is complete. Whether anybody still listens.
+    /// Sends what is complete. Returns true if anybody still listens.
     fn deliver_ready(&mut self) -> Result<bool> {
         loop {
             let begun = Instant::now();

@@ -89,7 +89,7 @@ impl Document {
         Ok(())
     }
 
-    /// Takes out a value; whether it was there.
+    /// Takes out a value. Returns true if it was there.
     pub fn remove(&mut self, path: &str) -> bool {
         let (parents, key) = path.rsplit_once('.').unwrap_or(("", path));
         let mut table = Some(&mut self.root);
@@ -109,7 +109,7 @@ impl Document {
         }
     }
 
-    /// Whether a flag, and not the file, said it.
+    /// Returns true if a flag, and not the file, said it.
     pub fn is_from_flag(&self, path: &str) -> bool {
         matches!(self.places.get(path), Some(WrittenAt::Flag(_)))
     }
