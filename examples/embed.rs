@@ -35,9 +35,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     while !feeding.is_finished() {
         let answers = learner.log_likelihoods(probes.clone()).await?; // waits its turn between two batches
         let progress = learner.progress(); // never waits
-        if progress.step >= next {
+        if progress.batches >= next {
             let [first, last] = answers[..] else { return Err("two rows have two answers".into()) };
-            print!("{:>4} batches: a row of the first hour {first:>7.2}, of the last {last:>7.2}", progress.step);
+            print!("{:>4} batches: a row of the first hour {first:>7.2}, of the last {last:>7.2}", progress.batches);
             // How well it foretold the batches it has learned from since.
             println!(
                 "{}",

@@ -2,7 +2,7 @@
 //!
 //! A state machine without I/O: [`Batcher::push`] takes what happened next in the stream, [`Batcher::pull`] gives the
 //! items that are complete; call it until it has none before pushing more. Tokens are cut into rows across pieces; rows
-//! are permuted inside their window if asked; every batch carries the cursor just after its last row. The same events
+//! are permuted inside their window if asked; every batch carries the cursor just after its last row. The same inputs
 //! give the same batches, and a batcher started at a batch's cursor gives the same batches from there on. Fed by
 //! `decode` through `pipeline`, drained by `learner`.
 
@@ -13,7 +13,8 @@ use crate::decode::{BadRecord, Decoded, Output, RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::order::{Permutation, rows_of_window};
 
-/// How rows are put into batches.
+/// `[batch]`: how rows are put into batches. As JSON it is part of what a checkpoint says a run is made of, so its names
+/// stay; a pipeline calls the last one `shuffle_window`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchSpec {
@@ -49,7 +50,7 @@ pub enum OnBad {
 }
 
 /// How many bad records are too many.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct BadPolicy {
     /// What to do about one.
     pub on_bad: OnBad,
@@ -78,7 +79,7 @@ pub enum Arrival {
 
 /// What happened next in the stream.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum BatcherInput {
     /// A piece of the current window.
     Decoded(Decoded),
     /// A stretch of the current window that cannot be read at all.
@@ -89,7 +90,7 @@ pub enum Event {
     EpochEnd,
 }
 
-/// Turns events into items.
+/// Turns inputs into items.
 #[derive(Debug)]
 pub struct Batcher {
     spec: BatchSpec,
@@ -180,10 +181,10 @@ impl Batcher {
     }
 
     /// Takes in what happened next. Everything must have been pulled before.
-    pub fn push(&mut self, event: Event) -> Result<()> {
+    pub fn push(&mut self, input: BatcherInput) -> Result<()> {
         debug_assert!(self.segment.is_none() && self.pending == Pending::Nothing, "pull before you push");
-        match event {
-            Event::Decoded(decoded) => {
+        match input {
+            BatcherInput::Decoded(decoded) => {
                 self.window_records += decoded.records;
                 decoded.bad.into_iter().try_for_each(|bad| self.leave_out(bad))?;
                 let rows = match decoded.output {
@@ -192,11 +193,11 @@ impl Batcher {
                 };
                 self.take_rows(rows)
             }
-            Event::Damaged(bad) => {
+            BatcherInput::Damaged(bad) => {
                 self.window_records += bad.records;
                 self.leave_out(bad)
             }
-            Event::WindowEnd => {
+            BatcherInput::WindowEnd => {
                 if let Some(table) = self.collected.take() {
                     let num_rows = table.num_rows() as u64;
                     let order = rows_of_window(num_rows, self.spec.seed, self.place.epoch, self.place.window);
@@ -207,7 +208,7 @@ impl Batcher {
                 self.pending = Pending::WindowEnd;
                 Ok(())
             }
-            Event::EpochEnd => {
+            BatcherInput::EpochEnd => {
                 self.pending = Pending::EpochEnd;
                 Ok(())
             }

@@ -3,8 +3,10 @@
 //! Readers of damaged files panic now and then, in crates that are not ours; whoever calls them turns that into an
 //! error with a place. The text that Rust prints for every panic would come first and look as if the program had
 //! crashed. So a panic inside [`quietly`] is not printed: its text and place are in the error. All other panics, and
-//! those of other threads, are reported as they were before. Used by `source` and `pipeline`.
+//! those of other threads, are reported as they were before. Used by `source` and `pipeline`; `learner` reads the text of
+//! its own.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
@@ -36,12 +38,15 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     DEPTH.set(DEPTH.get() - 1);
     done.map_err(|panic| match TEXT.take() {
         // One that another thread handed over had no hook here.
-        text if text.is_empty() => {
-            let said = panic.downcast_ref::<&str>().map(ToString::to_string);
-            said.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
-        }
+        text if text.is_empty() => panic_text(&*panic).unwrap_or("no message").to_string(),
         text => text,
     })
+}
+
+/// What a panic said, if that was a text.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
 }
 
 #[cfg(test)]

@@ -27,12 +27,13 @@ impl WholeFile {
         Ok(Self { path: path.to_path_buf(), beside, writer: BufWriter::new(file) })
     }
 
-    /// Puts the file into its place.
+    /// Puts the file into its place, once its bytes are on the disk: a machine that dies leaves the old file or the new.
     pub fn finish(mut self) -> Result<()> {
         let flushed = self.writer.flush();
         let done = match self.beside.take() {
             Some(beside) => {
-                let done = flushed.and_then(|()| fs::rename(&beside, &self.path));
+                let synced = flushed.and_then(|()| self.writer.get_ref().sync_all());
+                let done = synced.and_then(|()| put_in_place(&beside, &self.path));
                 if done.is_err() {
                     let _ = fs::remove_file(&beside); // a full disk wants the room back; the first failure is the one to tell
                 }
@@ -61,6 +62,23 @@ impl Drop for WholeFile {
             let _ = fs::remove_file(beside);
         }
     }
+}
+
+/// Gives a file that is whole and on the disk its name, in place of what has it.
+pub(crate) fn put_in_place(beside: &Path, path: &Path) -> io::Result<()> {
+    fs::rename(beside, path)?;
+    let _ = sync_folder(parent_of(path)); // it is in place; a folder that may be written and not read cannot be flushed
+    Ok(())
+}
+
+/// The folder that a path is in.
+pub(crate) fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."))
+}
+
+/// Makes the names in a folder last. Only Unix lets a folder be flushed.
+pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }
 
 /// Writes a small file whole or not at all.

@@ -29,6 +29,7 @@ pub mod decode;
 mod error;
 mod files;
 pub mod learner;
+mod machine_memory;
 pub mod optim;
 pub mod order;
 pub mod pipeline;

@@ -1,7 +1,7 @@
 //! The order of rows, computed and never remembered.
 //!
 //! A [`Permutation`] is a keyed Feistel network with cycle walking: where position `i` goes is a pure function of the
-//! key, so a stream can go on from any position without a shuffle buffer. [`EpochPlan`] permutes the blocks of an epoch
+//! key, so a stream can go on from any position without a shuffle buffer. [`EpochOrder`] permutes the blocks of an epoch
 //! and cuts them into windows by bytes; `batcher` permutes the rows inside each window.
 
 use std::ops::Range;
@@ -56,14 +56,14 @@ pub fn key(seed: u64, parts: &[u64]) -> u64 {
 
 /// The blocks of one epoch: in which order, and which of them share a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EpochPlan {
+pub struct EpochOrder {
     /// Block numbers in the order of this epoch.
     order: Vec<usize>,
     /// Where in `order` each window is.
     windows: Vec<Range<usize>>,
 }
 
-impl EpochPlan {
+impl EpochOrder {
     /// Every block a window of its own, in the order of the data.
     pub fn in_order(num_blocks: usize) -> Self {
         Self { order: (0..num_blocks).collect(), windows: (0..num_blocks).map(|b| b..b + 1).collect() }
@@ -142,8 +142,8 @@ mod tests {
             window_bytes in 1u64..300,
             epoch in 0u64..5,
         ) {
-            let plan = EpochPlan::shuffled(&bytes, window_bytes, 7, epoch);
-            let windows: Vec<&[usize]> = (0..plan.num_windows()).map(|w| plan.window(w)).collect();
+            let order = EpochOrder::shuffled(&bytes, window_bytes, 7, epoch);
+            let windows: Vec<&[usize]> = (0..order.num_windows()).map(|w| order.window(w)).collect();
             let mut blocks: Vec<usize> = windows.concat();
             for window in windows {
                 let total: u64 = window.iter().map(|&b| bytes[b]).sum();
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn epochs_and_seeds_differ() {
-        let order = |seed, epoch| EpochPlan::shuffled(&[1; 40], 8, seed, epoch);
+        let order = |seed, epoch| EpochOrder::shuffled(&[1; 40], 8, seed, epoch);
         assert_ne!(order(1, 0), order(1, 1));
         assert_ne!(order(1, 0), order(2, 0));
         assert_eq!(order(1, 1), order(1, 1));

@@ -164,7 +164,7 @@ impl Optimizer for Counting {
 
     fn learn(&mut self, backend: &mut dyn Backend, _: &Batch) -> Result<StepReport> {
         self.0.send(format!("{:?}", backend.new_rows()?)).unwrap();
-        Ok(StepReport { batch: BatchReport::default(), step: None })
+        Ok(StepReport { batch: BatchReport::default(), step_size: None })
     }
 
     fn end_epoch(&mut self, _: &mut dyn Backend) -> Result<bool> {

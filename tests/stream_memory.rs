@@ -60,7 +60,7 @@ fn peak_memory_is_flat_over_a_stream_fifty_times_its_budget() {
         let shards = store::resolve(&[pattern]).await.unwrap();
         let source = ParquetSource::open(shards, &Columns::One("input_ids".into())).await.unwrap();
         let decoder: Arc<dyn Decoder> = Arc::new(TokenDecoder::new(50_257, 128).unwrap());
-        let options = StreamOptions { memory, workers: 2, epochs: Some(1), ..StreamOptions::default() };
+        let options = StreamOptions { memory, workers: Some(2), epochs: Some(1), ..StreamOptions::default() };
         let source = Source::Blocks(Arc::new(source));
         let batch = BatchSpec { window_bytes: memory / 4, ..BatchSpec::default() };
         let mut stream = Stream::open(&source, &decoder, &batch, &options, Cursor::default()).unwrap();

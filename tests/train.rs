@@ -12,8 +12,8 @@ use std::path::Path;
 use anemone::backend::cpu::{CpuBackend, CpuOptions};
 use anemone::backend::{Backend, TrainingPrecision};
 use anemone::circuit::StatesInUse;
-use anemone::learner::checkpoint::load;
-use anemone::learner::{Checkpoint, latest};
+use anemone::learner::checkpoint::{load, write};
+use anemone::learner::{Checkpoint, Snapshot, latest};
 use anemone::pipeline::observer::{Event, Finished, Observer};
 use anemone::pipeline::prepare::Machine;
 use anemone::pipeline::run::{TrainOptions, train};
@@ -167,7 +167,7 @@ fn a_run_that_was_stopped_goes_on_to_the_same_bits_on_any_number_of_threads() {
             (finished.as_ref().unwrap().step, finished.unwrap().reason.as_str()),
             (stop_at, "stopped by a signal")
         );
-        assert_eq!(run.last().meta.progress.step, stop_at);
+        assert_eq!(run.last().meta.progress.batches, stop_at);
         (run.stop_at, run.resume, run.threads) = (None, true, 1);
         let (finished, events) = run.go(SYNTHETIC);
         assert_eq!(finished.unwrap().step, 120);
@@ -238,13 +238,37 @@ fn a_run_is_not_resumed_on_something_else_unless_told_so() {
         let error = run.go(&other).0.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::State);
         assert!(error.to_string().contains(what) && error.to_string().contains("--force-resume"), "{error}");
-        assert_eq!(run.last().meta.progress.step, 30, "the checkpoint stays as it was");
+        assert_eq!(run.last().meta.progress.batches, 30, "the checkpoint stays as it was");
     }
     run.force_resume = true;
     let (finished, events) = run.go(&seed);
     assert_eq!(finished.unwrap().step, 120);
     let warned = |word: &str| events.iter().any(|event| matches!(event, Event::Warning(text) if text.contains(word)));
     assert!(warned("the data") && !warned("--force-resume"), "{events:?}");
+}
+
+#[test]
+fn a_record_of_the_run_that_cannot_be_read_is_refused_unless_told_to_go_on() {
+    let mut run = Run::new();
+    run.stop_at = Some(30);
+    run.go(SYNTHETIC).0.unwrap();
+    let Checkpoint { circuit, params, optimizer, meta } = run.last();
+    let (identity, mut extra, progress) = (meta.identity, meta.extra, meta.progress);
+    extra.insert("memory_budget".into(), "2GiB".into());
+    let snapshot = Snapshot { circuit, params, optimizer: optimizer.unwrap(), progress };
+    write(&run.checkpoints(), &snapshot, &identity, &extra).unwrap();
+    (run.stop_at, run.resume) = (None, true);
+    let error = run.go(SYNTHETIC).0.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::State);
+    for word in ["step-0000000030", "extra.memory_budget = \"2GiB\"", "remove this checkpoint", "--force-resume"] {
+        assert!(error.to_string().contains(word), "`{error}` has no `{word}`");
+    }
+    assert_eq!(run.last().meta.progress.batches, 30);
+    run.force_resume = true;
+    let (finished, events) = run.go(SYNTHETIC);
+    assert_eq!(finished.unwrap().step, 120);
+    let warned = |word: &str| events.iter().any(|event| matches!(event, Event::Warning(text) if text.contains(word)));
+    assert!(warned("extra.memory_budget") && !warned("--force-resume"), "{events:?}");
 }
 
 #[test]
@@ -255,12 +279,12 @@ fn a_run_that_began_when_noise_was_the_only_start_is_resumed_from_noise_by_name(
     run.go(&noise).0.unwrap();
     // What version 0.1.0 wrote for the same pipeline, before it knew of starts; nor did its pipeline name one.
     let then = "c131b01409a3ad6ad0a82c097c4075ff5c68792a3950d2a2b09289706544df61";
-    assert_eq!(run.last().meta.identity.circuit, then);
+    assert_eq!(run.last().meta.identity.circuit_spec, then);
     let resolved = run.out.path().join("run/resolved.toml");
     assert!(fs::read_to_string(&resolved).unwrap().contains("start = \"noise\"\n"));
     (run.stop_at, run.resume) = (None, true);
     run.go(&noise).0.unwrap();
-    assert_eq!(run.last().meta.identity.circuit, then);
+    assert_eq!(run.last().meta.identity.circuit_spec, then);
     assert!(fs::read_to_string(&resolved).unwrap().contains("start = \"noise\"\n"));
 }
 
@@ -347,13 +371,13 @@ fn held_out_rows_that_went_away_end_a_run_only_if_every_look_counts() {
         if every_look {
             let error = finished.unwrap_err().to_string();
             assert!(error.contains("validate") && error.contains("b.parquet"), "{error}");
-            assert!(run.last().meta.progress.step > 0, "what was learned is saved");
+            assert!(run.last().meta.progress.batches > 0, "what was learned is saved");
             continue;
         }
         let finished = finished.unwrap();
         assert_eq!((finished.step, finished.epoch), (40, 2));
         assert!(remover.warnings.iter().any(|text| text.contains("held-out rows could not")), "{:?}", remover.warnings);
-        assert_eq!(run.last().meta.progress.step, 40, "what was learned is saved");
+        assert_eq!(run.last().meta.progress.batches, 40, "what was learned is saved");
     }
 }
 
@@ -426,7 +450,7 @@ fn a_finished_run_that_is_resumed_adds_no_step_to_its_metrics() {
     assert_eq!(run.go(SYNTHETIC).0.unwrap().step, 120);
     assert!(run.lines().iter().all(|line| line["step"].as_u64().unwrap() > 0));
     assert!(run.lines().len() <= before.len() + 1);
-    assert_eq!(run.last().meta.progress.step, 120);
+    assert_eq!(run.last().meta.progress.batches, 120);
 }
 
 #[test]
@@ -441,7 +465,7 @@ fn a_damaged_newer_checkpoint_does_not_push_out_the_good_ones() {
     fs::copy(good.join("checkpoint.json"), damaged.join("checkpoint.json")).unwrap();
     (run.stop_at, run.resume) = (Some(70), true);
     run.go(&one).0.unwrap();
-    assert_eq!(run.last().meta.progress.step, 70, "the newest whole one");
+    assert_eq!(run.last().meta.progress.batches, 70, "the newest whole one");
 }
 
 #[test]

@@ -44,6 +44,9 @@ pub enum Tensor {
     F64(Vec<f64>),
 }
 
+/// Flows below this part of a row's flow are not followed further where a row is computed in log space.
+pub(crate) const NEGLIGIBLE_FLOW: f64 = 1e-30;
+
 /// How exactly a flow buffer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowPrecision {

@@ -4,6 +4,8 @@ use std::fs;
 
 use serde::Serialize;
 
+use crate::machine_memory::peak_memory;
+
 /// The machine behind a measurement. What it does not tell is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Host {
@@ -23,7 +25,7 @@ impl Host {
     pub fn look() -> Self {
         let read = |path: &str| fs::read_to_string(path).ok();
         Self {
-            peak_memory_bytes: read("/proc/self/status").and_then(|text| peak_memory(&text)),
+            peak_memory_bytes: peak_memory(),
             load_average: read("/proc/loadavg").and_then(|text| load_average(&text)),
             cpu: read("/proc/cpuinfo").and_then(|text| cpu_name(&text)),
         }
@@ -34,11 +36,6 @@ impl Host {
 /// allow it, the peak stays that of the whole process.
 pub fn reset_peak_memory() {
     let _refused = fs::write("/proc/self/clear_refs", "5");
-}
-
-fn peak_memory(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 fn load_average(text: &str) -> Option<[f64; 3]> {
@@ -57,10 +54,9 @@ mod tests {
 
     #[test]
     fn what_linux_writes_is_read_and_what_it_does_not_write_is_none() {
-        assert_eq!(peak_memory("Name:\tx\nVmHWM:\t   20 kB\nVmRSS:\t 10 kB\n"), Some(20480));
         assert_eq!(load_average("0.50 1.25 2.00 3/99 12345\n"), Some([0.5, 1.25, 2.0]));
         assert_eq!(cpu_name("processor\t: 0\nmodel name\t: Some CPU: 3 GHz\n").as_deref(), Some("Some CPU: 3 GHz"));
-        assert_eq!((peak_memory("Name: x"), load_average("1 2"), cpu_name("processor : 0")), (None, None, None));
+        assert_eq!((load_average("1 2"), cpu_name("processor : 0")), (None, None));
     }
 
     #[test]

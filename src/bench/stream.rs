@@ -30,7 +30,7 @@ pub async fn compare(
     let Some(first) = specs.first() else { return Ok(Vec::new()) };
     let inputs = Inputs::open(first).await?;
     check_ends(first, &inputs.source)?;
-    let circuit = Arc::new(inputs.build_circuit(first, &mut |_| ()).await?);
+    let circuit = Arc::new(inputs.build_circuit(&mut |_| ()).await?);
     let mut lines = Vec::new();
     let mut curves = Vec::new();
     for setting in settings {
@@ -38,7 +38,8 @@ pub async fn compare(
             reset_peak_memory();
             let mut watch = Watch::new(inputs.valid.is_some(), tell);
             let stop = Stop::new(); // nothing is left behind, so a signal may end the process at once
-            let finished = rehearse(spec, &inputs, circuit.clone(), &setting.machine, &stop, &mut watch).await?;
+            let finished =
+                rehearse(&inputs.learned_as(spec), circuit.clone(), &setting.machine, &stop, &mut watch).await?;
             let (curve, host) = (watch.finish(&finished), Host::look());
             reference.again();
             lines.push(line(name, spec, setting, &circuit, &curve, host));

@@ -12,9 +12,9 @@ use crate::circuit::{Categorical, Circuit, Params};
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::optim::OptimizerSpec;
+use crate::pipeline::build::refuse_too_large;
 use crate::pipeline::model::{default_intervals, estimate};
 use crate::pipeline::observer::Phases;
-use crate::pipeline::prepare::refuse_too_large;
 use crate::rng::Rng;
 use crate::structure::{HcltOptions, MutualInformation, PdOptions, Tying, hclt, hmm, monarch_hmm, pdhclt};
 

@@ -22,10 +22,10 @@ use crate::bench::stream::compare;
 use crate::bench::synthetic::{Kind, Sizes, Synthetic};
 use crate::bench::{Line, Reference, Setting};
 use crate::error::{Error, Result};
-use crate::optim::OptimizerSpec;
+use crate::optim::{OPTIMIZERS, OptimizerSpec};
 use crate::pipeline::overrides;
 use crate::pipeline::prepare::Machine;
-use crate::pipeline::spec::{LIMITS, OPTIMIZERS, PipelineSpec, default_options, load_document};
+use crate::pipeline::spec::{LIMITS, PipelineSpec, default_options, load_document};
 use crate::pipeline::suggest::hint;
 
 /// Measure how fast optimizers learn, and how far they get in that time.
@@ -38,10 +38,12 @@ pub(super) struct BenchArgs {
     /// Pipeline file (TOML) whose stream is learned; without it, steps on synthetic rows are timed
     #[arg(value_name = "FILE.toml")]
     file: Option<PathBuf>,
-    /// Optimizers, with commas between: anemone, full-batch-em, mini-batch-em, stepwise-em, adam, sgd (anemone if left
-    /// out; with a pipeline anemone,full-batch-em)
     #[arg(long, visible_alias = "optimizers", value_name = "LIST", value_delimiter = ',')]
     #[arg(value_parser = words::OPTIMIZERS, hide_possible_values = true)]
+    #[arg(help = format!(
+        "Optimizers, with commas between: {} (anemone if left out; with a pipeline anemone,full-batch-em)",
+        words::OPTIMIZERS.list()
+    ))]
     optimizer: Vec<String>,
     /// Numbers that matrices are multiplied in, with commas between: f32, tf32 (GPU only), bf16x3, bf16 (f32 if left
     /// out, on a GPU tf32)

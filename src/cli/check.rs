@@ -76,13 +76,13 @@ struct Found {
 async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
     check_end(spec, &mut Warnings)?;
     let inputs = Inputs::open(spec).await?;
-    let optimizer = inputs.optimizer(spec)?;
+    let optimizer = inputs.optimizer()?;
     let first = match inputs.source {
         Source::Live(_) => None,
         _ => Some(inputs.sample(spec.batch.rows as u64).await?),
     };
     let mut progress = StructureProgress::default();
-    let circuit = Arc::new(inputs.build_circuit(spec, &mut |share| progress.show(share)).await?);
+    let circuit = Arc::new(inputs.build_circuit(&mut |share| progress.show(share)).await?);
     drop(progress);
     let steps = optimizer.schedule().map(|(key, schedule)| {
         let (pace, learn) = (inputs.pace(&optimizer), &spec.learn);
@@ -102,7 +102,7 @@ async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
         Source::Live(_) => Some(Params::random(&circuit, spec.circuit.seed, spec.circuit.perturbation)?),
         _ => None,
     };
-    let start = inputs.build_learner(spec, &circuit, machine, noise.as_ref()).await?.start;
+    let start = inputs.build_learner(&circuit, machine, noise.as_ref()).await?.start;
     Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, start, memory, steps })
 }
 
@@ -130,7 +130,7 @@ impl Found {
                     "{}: {}, {}",
                     self.inputs.decoder.identity(),
                     describe_rows(self.inputs.decoder.shape()),
-                    self.inputs.describe_input(spec)
+                    self.inputs.describe_input()
                 ),
             ),
             ("batch", describe_batch(spec, self.first_batch)),
@@ -197,7 +197,7 @@ impl Found {
             "optimizer": spec.learn.optimizer,
             "schedule": self.steps.as_ref().map(Steps::to_json),
             "memory": self.memory,
-            "resolved": self.inputs.resolved(spec),
+            "resolved": self.inputs.spec,
         })
         .to_string()
     }

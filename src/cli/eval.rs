@@ -69,7 +69,7 @@ fn to_table(path: &Path, model: &Model, found: &Evaluation) -> String {
     let number =
         |value: Option<f64>, infinite: &str| value.map_or_else(|| infinite.into(), |value| format!("{value:.6}"));
     let mut rows = vec![
-        ("model", format!("{} (after {})", path.display(), counted(model.meta.progress.step, "batch", "batches"))),
+        ("model", format!("{} (after {})", path.display(), counted(model.meta.progress.batches, "batch", "batches"))),
         ("parameters", if model.meta.identity.is_averaged() { "averaged" } else { "the latest" }.to_string()),
         ("rows", thousands(found.rows)),
         ("log-likelihood", format!("{} nats per row", number(found.mean_log_likelihood, "-inf"))),
@@ -88,7 +88,7 @@ fn to_table(path: &Path, model: &Model, found: &Evaluation) -> String {
 fn to_json(path: &Path, model: &Model, found: &Evaluation) -> String {
     let mut object = json!({
         "model": path.display().to_string(),
-        "step": model.meta.progress.step,
+        "step": model.meta.progress.batches,
         "averaged": model.meta.identity.is_averaged(),
     });
     if let (Value::Object(object), Value::Object(found)) = (&mut object, json!(found)) {

@@ -122,8 +122,16 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
         }
     };
     let is_discrete = model.circuit.is_discrete();
-    let summary =
-        Summary { path: &path, step: model.meta.progress.step, is_discrete, words, keep, hidden: &hidden, score, out };
+    let summary = Summary {
+        path: &path,
+        step: model.meta.progress.batches,
+        is_discrete,
+        words,
+        keep,
+        hidden: &hidden,
+        score,
+        out,
+    };
     // Standard output is for rows where they go there, and for this where they do not.
     match (&summary.out, args.json) {
         (Some(_), true) => say_json(summary.to_json())?,

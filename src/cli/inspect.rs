@@ -78,7 +78,7 @@ fn checkpoint(path: &Path) -> Result<Described> {
     rows.extend([
         ("data", short(&meta.identity.data)),
         ("decoder", meta.identity.decoder.clone()),
-        ("structure", short(&meta.identity.circuit)),
+        ("structure", short(&meta.identity.circuit_spec)),
         ("optimizer", meta.identity.optimizer.to_string()),
         ("batches", meta.identity.batch.to_string()),
         ("values", describe_values(meta.identity.is_averaged()).to_string()),
@@ -183,7 +183,7 @@ fn progress_rows(meta: &CheckpointMeta) -> Vec<(&'static str, String)> {
             "learned",
             format!(
                 "{}, {}, {}, {}",
-                counted(progress.step, "batch", "batches"),
+                counted(progress.batches, "batch", "batches"),
                 counted(progress.rows, "row", "rows"),
                 counted(progress.updates, "update", "updates"),
                 counted(progress.epoch, "epoch", "epochs")

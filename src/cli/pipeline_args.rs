@@ -43,8 +43,8 @@ pub(super) struct PipelineArgs {
     /// Rows in a batch
     #[arg(long, requires = "data", conflicts_with = "file")]
     batch_rows: Option<u64>,
-    /// The optimizer: anemone, full-batch-em, mini-batch-em, stepwise-em, adam, sgd
     #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::OPTIMIZERS, hide_possible_values = true)]
+    #[arg(help = format!("The optimizer: {}", words::OPTIMIZERS.list()))]
     optimizer: Option<String>,
 }
 

@@ -164,7 +164,7 @@ fn in_order(inputs: &Inputs, rows: Option<u64>) -> Result<Stream> {
     if rows.is_none() && matches!(&inputs.source, Source::Indexed(source) if source.num_rows().is_none()) {
         return Err(Error::option("the source is endless: say how many rows to look at with --rows"));
     }
-    let batch = BatchSpec { shuffle: false, drop_last: false, ..inputs.batch.clone() };
-    let options = StreamOptions { epochs: Some(1), ..inputs.stream.clone() };
+    let batch = BatchSpec { shuffle: false, drop_last: false, ..inputs.spec.batch.clone() };
+    let options = StreamOptions { epochs: Some(1), ..inputs.spec.pipeline.clone() };
     Stream::open(&inputs.source, &inputs.decoder, &batch, &options, Cursor::default())
 }

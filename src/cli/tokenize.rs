@@ -18,7 +18,7 @@ use crate::data::Column;
 use crate::decode::text::TextDecoder;
 use crate::decode::{Decoded, Decoder, Output};
 use crate::error::{Error, Result};
-use crate::files::open_regular;
+use crate::files::{open_regular, parent_of, put_in_place};
 use crate::pipeline::open::{open_source, open_text};
 use crate::pipeline::spec::{Document, PipelineSpec, show_size};
 use crate::source::compressed_tokens::CompressedWriter;
@@ -255,7 +255,7 @@ impl Beside {
     fn publish(mut self, out: &Path) -> Result<u64> {
         let failed = |e: std::io::Error| Error::io_at(&out, &e);
         let bytes = fs::metadata(&self.path).map_err(failed)?.len();
-        fs::rename(&self.path, out).map_err(failed)?;
+        put_in_place(&self.path, out).map_err(failed)?;
         self.published = true;
         Ok(bytes)
     }
@@ -277,8 +277,7 @@ const UNFINISHED: &str = ".tmp-";
 /// Removes what killed processes left unfinished beside `out`, and says so. A file that is locked is being written; one
 /// that is so new that its writer may not have locked it yet stays too.
 fn remove_abandoned(out: &Path) {
-    let parent = out.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+    for entry in fs::read_dir(parent_of(out)).into_iter().flatten().flatten() {
         let path = entry.path();
         let is_old = entry.metadata().is_ok_and(|found| {
             found.is_file() && found.modified().is_ok_and(|at| at.elapsed().is_ok_and(|age| age >= SETTLED))

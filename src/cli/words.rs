@@ -4,31 +4,53 @@
 //! meaning, as for the same word in a file (`-` and `_` are the same there).
 
 use std::ffi::OsStr;
+use std::sync::LazyLock;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::error::Error;
 use clap::{Arg, Command};
 
+use crate::optim;
+
 /// Structures that a pipeline can have; `file` needs a path and so a pipeline file.
-pub(super) const MODELS: Words = Words(&["hmm", "monarch-hmm", "hclt", "pd", "pdhclt", "rat-spn"]);
+pub(super) const MODELS: Words = Words::These(&["hmm", "monarch-hmm", "hclt", "pd", "pdhclt", "rat-spn"]);
 /// Optimizers.
-pub(super) const OPTIMIZERS: Words =
-    Words(&["anemone", "full-batch-em", "mini-batch-em", "stepwise-em", "adam", "sgd"]);
+pub(super) const OPTIMIZERS: Words = Words::Optimizers;
 /// Devices; others are written in the same way.
-pub(super) const DEVICES: Words = Words(&["auto", "cpu", "cuda:0", "cuda:0,1"]);
+pub(super) const DEVICES: Words = Words::These(&["auto", "cpu", "cuda:0", "cuda:0,1"]);
 /// Numbers that matrices are multiplied in.
-pub(super) const PRECISIONS: Words = Words(&["f32", "tf32", "bf16x3", "bf16"]);
+pub(super) const PRECISIONS: Words = Words::These(&["f32", "tf32", "bf16x3", "bf16"]);
 /// Instruction sets.
-pub(super) const ISAS: Words = Words(&["auto", "scalar", "avx2", "avx512", "amx"]);
+pub(super) const ISAS: Words = Words::These(&["auto", "scalar", "avx2", "avx512", "amx"]);
 /// Circuits of a benchmark on made-up rows.
-pub(super) const CIRCUITS: Words = Words(&["hmm", "monarch", "hclt", "pdhclt"]);
+pub(super) const CIRCUITS: Words = Words::These(&["hmm", "monarch", "hclt", "pdhclt"]);
 /// Parts of a row that can be hidden or kept.
 pub(super) const PARTS: Words =
-    Words(&["left", "right", "top", "bottom", "center", "first", "last", "middle", "random", "random:0.5"]);
+    Words::These(&["left", "right", "top", "bottom", "center", "first", "last", "middle", "random", "random:0.5"]);
 
 /// Takes any text, and offers these.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Words(&'static [&'static str]);
+pub(super) enum Words {
+    These(&'static [&'static str]),
+    /// Those that there are, as flags are spelled.
+    Optimizers,
+}
+
+impl Words {
+    fn all(self) -> Vec<&'static str> {
+        static SPELLED: LazyLock<Vec<String>> =
+            LazyLock::new(|| optim::OPTIMIZERS.iter().map(|name| name.replace('_', "-")).collect());
+        match self {
+            Self::These(words) => words.to_vec(),
+            Self::Optimizers => SPELLED.iter().map(String::as_str).collect(),
+        }
+    }
+
+    /// All of them with commas between, for the help of a flag.
+    pub fn list(self) -> String {
+        self.all().join(", ")
+    }
+}
 
 impl TypedValueParser for Words {
     type Value = String;
@@ -38,7 +60,7 @@ impl TypedValueParser for Words {
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        Some(Box::new(self.0.iter().map(|word| PossibleValue::new(*word))))
+        Some(Box::new(self.all().into_iter().map(PossibleValue::new)))
     }
 }
 
@@ -52,15 +74,15 @@ mod tests {
 
     #[test]
     fn what_is_offered_is_known_and_what_is_known_is_offered() {
-        assert_eq!(OPTIMIZERS.0, spec::OPTIMIZERS.map(|name| name.replace('_', "-")));
+        assert_eq!(OPTIMIZERS.all(), optim::OPTIMIZERS.map(|name| name.replace('_', "-")));
         let models: Vec<&str> = spec::MODELS.iter().map(|(name, _)| *name).filter(|name| *name != "file").collect();
-        assert_eq!(MODELS.0, models);
-        assert_eq!(CIRCUITS.0, Kind::ALL.map(Kind::name));
-        assert!(DEVICES.0.iter().all(|name| name.parse::<Device>().is_ok()));
-        assert!(PRECISIONS.0.iter().all(|name| name.parse::<TrainingPrecision>().is_ok()));
-        assert!(ISAS.0.iter().all(|name| name.parse::<IsaCap>().is_ok()));
+        assert_eq!(MODELS.all(), models);
+        assert_eq!(CIRCUITS.all(), Kind::ALL.map(Kind::name));
+        assert!(DEVICES.all().iter().all(|name| name.parse::<Device>().is_ok()));
+        assert!(PRECISIONS.all().iter().all(|name| name.parse::<TrainingPrecision>().is_ok()));
+        assert!(ISAS.all().iter().all(|name| name.parse::<IsaCap>().is_ok()));
         // Whoever refuses a word lists all of them.
-        let all = |error: String, words: Words| words.0.iter().all(|word| error.contains(word));
+        let all = |error: String, words: Words| words.all().iter().all(|word| error.contains(word));
         assert!(all("?".parse::<TrainingPrecision>().unwrap_err().to_string(), PRECISIONS));
         assert!(all("?".parse::<IsaCap>().unwrap_err().to_string(), ISAS));
     }

@@ -111,7 +111,7 @@ pub fn value(point: &Point) -> Option<f64> {
     point.valid.filter(|valid| valid.is_finite())
 }
 
-/// Whether a point comes after some learning. The start is no best, and reaches nothing.
+/// Returns true if a point comes after some learning. The start is no best, and reaches nothing.
 fn is_learned(point: &Point) -> bool {
     point.epoch > 0.0
 }

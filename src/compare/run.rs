@@ -247,8 +247,7 @@ impl Running<'_> {
         audience: &mut dyn Audience,
     ) -> Result<Option<RunResult>> {
         let pipeline = self.spec.pipeline(choice, task.seed, task.epochs)?;
-        let mut inputs = self.inputs.clone();
-        (inputs.batch.rows, inputs.batch.seed) = (pipeline.batch.rows, pipeline.batch.seed);
+        let mut inputs = self.inputs.learned_as(&pipeline);
         if !task.trial.is_empty() {
             inputs.test = None; // test rows have no part in choosing
         }
@@ -269,7 +268,7 @@ impl Running<'_> {
             every_look: true,
         };
         let mut recorder = Recorder::new(&folder, &mut *audience);
-        let finished = train_on(&pipeline, &inputs, circuit, &options, self.stop, &mut recorder).await;
+        let finished = train_on(&inputs, circuit, &options, self.stop, &mut recorder).await;
         let mut result = recorder.finish(task.seed, start)?;
         match finished {
             // Also one that was stopped before its last look at held-out rows, which the next stretch makes up for.
@@ -295,11 +294,9 @@ impl Running<'_> {
         if let Some((_, circuit)) = self.circuits.iter().find(|(of, _)| *of == seed) {
             return Ok(circuit.clone());
         }
-        let shared = self.spec.shared(seed)?;
-        let mut inputs = self.inputs.clone();
-        inputs.batch.seed = seed;
+        let inputs = self.inputs.learned_as(&self.spec.shared(seed)?);
         let mut seen = |share| audience.event(&Event::Structure { share });
-        let circuit = Arc::new(inputs.build_circuit(&shared, &mut seen).await?);
+        let circuit = Arc::new(inputs.build_circuit(&mut seen).await?);
         self.circuits.push((seed, circuit.clone()));
         Ok(circuit)
     }
@@ -310,11 +307,9 @@ impl Running<'_> {
             return Ok(start.point);
         }
         // Only the parameters are the contender's: its optimizer and the size of its batches have no part in them.
-        let seed = pipeline.batch.seed;
-        let shared = PipelineSpec { circuit: pipeline.circuit.clone(), ..self.spec.shared(seed)? };
-        let mut inputs = self.inputs.clone();
-        inputs.batch.seed = seed;
-        let Built { mut placed, .. } = inputs.build_learner(&shared, circuit, &self.options.machine, None).await?;
+        let shared = self.spec.shared(pipeline.batch.seed)?;
+        let inputs = self.inputs.learned_as(&PipelineSpec { circuit: pipeline.circuit.clone(), ..shared });
+        let Built { mut placed, .. } = inputs.build_learner(circuit, &self.options.machine, None).await?;
         let mut point = Point::default();
         if let Some(valid) = &inputs.valid {
             let score = async |batch| placed.backend.log_likelihoods(&batch);

@@ -38,7 +38,7 @@ pub(super) struct RunResult {
 }
 
 impl RunResult {
-    /// Whether held-out rows were looked at after so many epochs.
+    /// Returns true if held-out rows were looked at after so many epochs.
     pub fn is_looked_at_after(&self, epochs: u64) -> bool {
         self.run.points.last().is_some_and(|point| point.epoch >= epochs as f64)
     }
@@ -50,7 +50,7 @@ impl RunFolder {
         let digest_of = |rows: &Option<HeldOut>| rows.as_ref().map(|rows| rows.source.manifest().digest.clone());
         let digest = Digest::new()
             .part(spec.to_toml()?)
-            .part(json!(inputs.identity(spec)?).to_string())
+            .part(json!(inputs.identity()?).to_string())
             .part(json!([digest_of(&inputs.valid), digest_of(&inputs.test)]).to_string())
             .part(format!("{:?} {:?} {:?}", machine.precision, machine.isa, machine.memory_budget));
         let digest = match machine.device {

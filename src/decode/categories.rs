@@ -99,7 +99,7 @@ impl CategoryRule {
         }
     }
 
-    /// Whether no list of the piece needs a closer look.
+    /// Returns true if no list of the piece needs a closer look.
     fn all_good<N: Number>(&self, piece: &Piece, lists: &Lists, values: &[N]) -> bool {
         piece.bad.is_empty()
             && lists.missing.is_none()

@@ -113,7 +113,7 @@ impl Color {
         }
     }
 
-    /// Whether a channel is a scale of shades, which can be made coarser.
+    /// Returns true if a channel is a scale of shades, which can be made coarser.
     pub fn has_levels(self) -> bool {
         matches!(self, Self::Rgb | Self::Grey)
     }
@@ -404,7 +404,7 @@ fn jpeg_is_progressive(file: &[u8]) -> bool {
     false
 }
 
-/// Whether a JPEG reaches its end marker. The decoder would fill up what is missing with grey, and say nothing.
+/// Returns true if a JPEG reaches its end marker. The decoder would fill up what is missing with grey, and say nothing.
 fn jpeg_is_whole(file: &[u8]) -> bool {
     let mut rest = file;
     loop {

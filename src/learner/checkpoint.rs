@@ -94,7 +94,7 @@ impl Checkpoint {
 
 /// Writes a snapshot as `dir/step-…` and returns that path. On any failure nothing has changed.
 pub fn write(dir: &Path, snapshot: &Snapshot, identity: &Identity, extra: &Map<String, Value>) -> Result<PathBuf> {
-    let target = dir.join(step_name(snapshot.progress.step));
+    let target = dir.join(step_name(snapshot.progress.batches));
     let Snapshot { circuit, params, optimizer, progress } = snapshot;
     write_folder(&target, &Contents { circuit, params, optimizer: Some(optimizer), progress, identity, extra })?;
     Ok(target)

@@ -16,8 +16,9 @@ pub struct Identity {
     pub decoder: String,
     /// Digest of what the circuit is built from: `[circuit]` of the pipeline, the shape of a row, the file of a circuit
     /// from a file, and how densities start. Not [`circuit_digest`]: it is compared before anything is built, and to
-    /// learn a structure takes minutes.
-    pub circuit: String,
+    /// learn a structure takes minutes. Files call it `circuit`.
+    #[serde(rename = "circuit")]
+    pub circuit_spec: String,
     /// The optimizer's spec. Only its kind must stay: going on with another step size is a thing people do.
     pub optimizer: Value,
     /// How rows were ordered and batched.
@@ -45,7 +46,7 @@ impl Identity {
         let parts = [
             ("data", self.data.clone(), saved.data.clone()),
             ("decoder", self.decoder.clone(), saved.decoder.clone()),
-            ("circuit", self.circuit.clone(), saved.circuit.clone()),
+            ("circuit", self.circuit_spec.clone(), saved.circuit_spec.clone()),
             ("optimizer", text(&kind(&self.optimizer)), text(&kind(&saved.optimizer))),
             ("batches", text(&self.batch), text(&saved.batch)),
         ];
@@ -106,7 +107,7 @@ mod tests {
         Identity {
             data: Digest::of(b"data"),
             decoder: format!("gpt2 {}", Digest::of(b"vocabulary")),
-            circuit: Digest::of(b"circuit"),
+            circuit_spec: Digest::of(b"circuit"),
             optimizer: json!({"optimizer": "anemone", "momentum": 0.9}),
             batch: json!({"rows": 512, "seed": 1}),
         }
@@ -126,7 +127,7 @@ mod tests {
                 format!("gpt2 {} here", short(b"x")),
                 format!("gpt2 {} there", short(b"vocabulary")),
             ),
-            (Identity { circuit: Digest::of(b"x"), ..identity() }, "circuit", short(b"x"), short(b"circuit")),
+            (Identity { circuit_spec: Digest::of(b"x"), ..identity() }, "circuit", short(b"x"), short(b"circuit")),
             (
                 Identity { optimizer: json!({"optimizer": "adam"}), ..identity() },
                 "optimizer",
@@ -146,6 +147,17 @@ mod tests {
             assert_eq!(text.matches(" there)").count(), 1, "`{text}` names one difference");
             assert!(!text.contains(&Digest::of(b"data")));
         }
+    }
+
+    /// Checkpoints of all versions are compared by these names.
+    #[test]
+    fn an_identity_has_the_same_names_in_every_version() {
+        let identity = identity();
+        let written = json!(identity);
+        let names: Vec<&str> = written.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(names, ["batch", "circuit", "data", "decoder", "optimizer"]);
+        assert_eq!(written["circuit"], json!(identity.circuit_spec));
+        assert_eq!(serde_json::from_value::<Identity>(written).unwrap(), identity);
     }
 
     #[test]

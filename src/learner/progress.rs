@@ -14,8 +14,9 @@ const FADING: f64 = 0.99;
 /// How far a learner has come.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
-    /// Batches applied.
-    pub step: u64,
+    /// Batches applied. Files call it `step`.
+    #[serde(rename = "step")]
+    pub batches: u64,
     /// Updates of the parameters; fewer than batches where several make one.
     pub updates: u64,
     /// Passes over the data that are over.
@@ -71,13 +72,13 @@ impl Progress {
     /// Counts a batch that was learned from, which ends at `end`.
     pub(super) fn learned(&mut self, report: &StepReport, end: Cursor) {
         let batch = &report.batch;
-        self.step += 1;
+        self.batches += 1;
         self.rows += batch.num_rows as u64;
         self.impossible_rows += batch.impossible_rows as u64;
         self.rescued_rows += batch.rescued_rows as u64;
-        if let Some(step) = report.step {
+        if report.step_size.is_some() {
             self.updates += 1;
-            self.last_step_size = Some(step);
+            self.last_step_size = report.step_size;
         }
         let possible = batch.possible_weight > 0.0;
         self.last = possible.then(|| batch.mean_log_likelihood());
@@ -112,7 +113,7 @@ mod tests {
 
     fn report(log_likelihood: f64, weight: f64) -> StepReport {
         let batch = BatchReport { num_rows: 4, weight, log_likelihood, possible_weight: weight, ..Default::default() };
-        StepReport { batch, step: Some(0.4) }
+        StepReport { batch, step_size: Some(0.4) }
     }
 
     #[test]
@@ -126,19 +127,28 @@ mod tests {
         progress.ended_epoch(true, at(1, 0));
         progress.learned(&report(-400.0, 4.0), at(1, 4));
         assert_eq!(progress.prequential.mean(), Some(-1.5));
-        assert_eq!((progress.step, progress.updates, progress.rows, progress.epoch), (3, 4, 12, 1));
+        assert_eq!((progress.batches, progress.updates, progress.rows, progress.epoch), (3, 4, 12, 1));
         let weights = [0.99f64.powi(2), 0.99, 1.0];
         let expected = -(weights[0] * 2.0 + weights[1] * 1.0 + weights[2] * 100.0) / weights.iter().sum::<f64>();
         assert!((progress.prequential.recent_mean().unwrap() - expected).abs() < 1e-12);
         assert_eq!(progress.last, Some(-100.0));
     }
 
+    /// Checkpoints of all versions, and scripts that read them, know these names.
+    #[test]
+    fn a_count_of_batches_is_a_step_in_files() {
+        let progress = Progress { batches: 7, ..Progress::default() };
+        let written = serde_json::to_value(&progress).unwrap();
+        assert_eq!((&written["step"], written.get("batches")), (&serde_json::json!(7), None));
+        assert_eq!(serde_json::from_value::<Progress>(written).unwrap(), progress);
+    }
+
     #[test]
     fn a_batch_without_possible_rows_is_counted_and_is_in_no_mean() {
         let mut progress = Progress::default();
         let batch = BatchReport { num_rows: 2, weight: 2.0, impossible_rows: 2, ..BatchReport::default() };
-        progress.learned(&StepReport { batch, step: None }, Cursor::default());
-        assert_eq!((progress.step, progress.updates, progress.rows, progress.impossible_rows), (1, 0, 2, 2));
+        progress.learned(&StepReport { batch, step_size: None }, Cursor::default());
+        assert_eq!((progress.batches, progress.updates, progress.rows, progress.impossible_rows), (1, 0, 2, 2));
         assert_eq!((progress.last, progress.prequential), (None, Prequential::default()));
     }
 }

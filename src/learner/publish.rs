@@ -4,11 +4,12 @@
 //! rename leaves what was there before. Two renames are needed where a folder of that name is replaced: between them
 //! the old one lives under a `.tmp-old-` name, from where [`recover`] fetches it if the process was killed just there.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::Path;
 
 use crate::error::{Error, Result};
+use crate::files::{parent_of, sync_folder};
 
 /// What names of unfinished folders begin with.
 const UNFINISHED: &str = ".tmp-";
@@ -22,10 +23,7 @@ pub(super) fn publish(target: &Path, ours: &[&str], fill: impl FnOnce(&Path) -> 
         .file_name()
         .and_then(|name| name.to_str())
         .ok_or_else(|| Error::option(format!("{}: name a folder to write, such as `model`", target.display())))?;
-    let parent = match target.parent() {
-        Some(parent) if parent != Path::new("") => parent,
-        _ => Path::new("."),
-    };
+    let parent = parent_of(target);
     check_replaceable(target, ours)?;
     fs::create_dir_all(parent).map_err(|e| failed(parent, &e))?;
     let temporary = parent.join(format!("{UNFINISHED}{name}-{}", std::process::id()));
@@ -97,7 +95,7 @@ fn check_replaceable(target: &Path, ours: &[&str]) -> Result<()> {
     }
 }
 
-/// Moves a folder out of the way. Whether there was one.
+/// Moves a folder out of the way. Returns true if there was one.
 fn set_aside(folder: &Path, old: &Path) -> Result<bool> {
     remove(old)?;
     match fs::rename(folder, old) {
@@ -120,12 +118,8 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// Makes the names in a folder last. Only Unix lets a folder be flushed.
 fn sync(folder: &Path) -> Result<()> {
-    if cfg!(unix) {
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed(folder, &e))?;
-    }
-    Ok(())
+    sync_folder(folder).map_err(|e| failed(folder, &e))
 }
 
 fn failed(path: &Path, error: &io::Error) -> Error {

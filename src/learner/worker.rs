@@ -4,7 +4,6 @@
 //! touched) concerns its sender alone; any other failure while learning leaves parameters that nobody can vouch for, so
 //! the worker stops and says why to everybody. Driven by the handle in `mod.rs`.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -14,6 +13,7 @@ use async_channel::{Receiver, Sender};
 use super::{Learned, Progress, Snapshot, View};
 use crate::backend::cpu::top_down_of;
 use crate::backend::{Backend, PhaseSeconds};
+use crate::caught::panic_text;
 use crate::circuit::{Params, StatesInUse};
 use crate::data::{Batch, Cursor};
 use crate::error::{Error, ErrorKind, Result};
@@ -90,7 +90,10 @@ pub(super) fn run(
     let outcome = catch_unwind(AssertUnwindSafe(move || worker.work(commands, questions)));
     let failure = match outcome {
         Ok(done) => done.err(),
-        Err(panic) => Some(Error::internal(format!("it panicked: {}", panic_text(&*panic)))),
+        Err(panic) => {
+            let text = panic_text(&*panic).unwrap_or("without a message");
+            Some(Error::internal(format!("it panicked: {text}")))
+        }
     };
     let _ = fate.set(failure); // nobody else sets it
     // Commands still in the queue would keep their senders waiting for ever: the queue lives as long as any handle.
@@ -99,11 +102,6 @@ pub(super) fn run(
     while commands.try_recv().is_ok() {}
     while questions.try_recv().is_ok() {}
     drop(ended);
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a message")
 }
 
 impl Worker {

@@ -6,9 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Window};
-use super::windowed::{Buffer, Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_option};
+use super::mean_flows::{FlowGatherer, MeanFlows};
+use super::rule::{Buffer, ByRule, Rule};
+use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_option};
 use crate::backend::{AdamStep, Backend, FlowPrecision, FlowsId, RowsId};
 use crate::error::Result;
 
@@ -38,21 +38,50 @@ impl Default for AdamSpec {
 }
 
 impl AdamSpec {
-    /// Checks the options and allocates gradient and moments.
-    pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
-        self.rate.check(f64::INFINITY)?;
+    /// Refuses options outside their range.
+    pub fn check(&self) -> Result<()> {
+        self.rate.check("rate", f64::INFINITY)?;
         check_option((0.0..1.0).contains(&self.beta1), "beta1", self.beta1, "in [0, 1)")?;
         check_option((0.0..1.0).contains(&self.beta2), "beta2", self.beta2, "in [0, 1)")?;
         check_option(self.epsilon > 0.0 && self.epsilon.is_finite(), "epsilon", self.epsilon, "a positive number")?;
+        check_batches_per_update(self.batches_per_update)?;
+        self.average.check()
+    }
+
+    /// Checks the options and allocates gradient and moments.
+    pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
+        self.check()?;
+        self.rate.check_in_updates("rate")?;
         backend.circuit().require_weights_only()?;
-        let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
+        let gatherer = FlowGatherer::new(backend, 0.0, self.batches_per_update)?;
         let rule = Adam {
             spec: self.clone(),
             top_down: backend.new_rows()?,
             first: backend.new_flows(FlowPrecision::Single)?,
             second: backend.new_flows(FlowPrecision::Single)?,
         };
-        self.average.around(Box::new(Windowed::new(rule, self.rate, window, backend.circuit())))
+        Ok(self.average.around(Box::new(ByRule::new(rule, self.rate, gatherer, backend.circuit()))))
+    }
+}
+
+impl Options for AdamSpec {
+    const NAME: &'static str = "adam";
+    const TITLE: &'static str = "Adam";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        Some(("rate", &mut self.rate))
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        Some(self.batches_per_update)
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
+        FlowGatherer::bytes(self.batches_per_update, stats, rows) + 8 * stats + 8 * rows
     }
 }
 
@@ -66,14 +95,14 @@ struct Adam {
 }
 
 impl Rule for Adam {
-    const NAME: &'static str = "adam";
+    const NAME: &'static str = AdamSpec::NAME;
 
-    fn update(&mut self, backend: &mut dyn Backend, window: Window, rate: f64) -> Result<()> {
+    fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, rate: f64) -> Result<()> {
         backend.top_down(self.top_down)?;
-        backend.gradient(window.flows, window.gain, self.top_down)?;
+        backend.gradient(mean.flows, mean.gain, self.top_down)?;
         let AdamSpec { beta1, beta2, epsilon, .. } = self.spec;
-        let step = AdamStep { rate, beta1, beta2, epsilon, step: window.updates + 1 };
-        backend.adam_update(window.flows, self.first, self.second, &step)?;
+        let step = AdamStep { rate, beta1, beta2, epsilon, step: mean.updates + 1 };
+        backend.adam_update(mean.flows, self.first, self.second, &step)?;
         backend.renormalize()
     }
 

@@ -8,7 +8,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::state::OptimizerState;
-use super::{Optimizer, StepReport, check_option};
+use super::{Optimizer, StepReport, check_option, inside};
 use crate::backend::{Backend, Tensor};
 use crate::circuit::Params;
 use crate::data::Batch;
@@ -54,15 +54,30 @@ impl Averaging {
         matches!(self, Self::On(_))
     }
 
+    /// Refuses options outside their range.
+    pub(super) fn check(&self) -> Result<()> {
+        match self {
+            Self::Off => Ok(()),
+            Self::On(spec) => spec.check().map_err(|e| inside("average", e)),
+        }
+    }
+
     /// The optimizer, with its parameters averaged if that is asked for.
-    pub(super) fn around(&self, optimizer: Box<dyn Optimizer>) -> Result<Box<dyn Optimizer>> {
-        let Self::On(spec) = *self else { return Ok(optimizer) };
-        let AverageSpec { window, every, cap, reset } = spec;
+    pub(super) fn around(&self, optimizer: Box<dyn Optimizer>) -> Box<dyn Optimizer> {
+        match *self {
+            Self::Off => optimizer,
+            Self::On(spec) => Box::new(Averaged { optimizer, spec, updates: 0, averaged: 0, usual: Usual::default() }),
+        }
+    }
+}
+
+impl AverageSpec {
+    fn check(&self) -> Result<()> {
+        let Self { window, every, cap, reset } = *self;
         check_option(window >= 0.0 && window.is_finite(), "window", window, "a number, 0 or more")?;
         check_option(every > 0, "every", every as f64, "at least 1")?;
         check_option(cap > 0, "cap", cap as f64, "at least 1")?;
-        check_option(reset >= 0.0 && reset.is_finite(), "reset", reset, "a number, 0 or more")?;
-        Ok(Box::new(Averaged { optimizer, spec, updates: 0, averaged: 0, usual: Usual::default() }))
+        check_option(reset >= 0.0 && reset.is_finite(), "reset", reset, "a number, 0 or more")
     }
 }
 
@@ -142,7 +157,7 @@ impl Optimizer for Averaged {
         if weight > 0.0 && self.usual.is_broken_by(report.batch.mean_log_likelihood(), weight, reset) {
             (self.updates, self.averaged) = (0, 0);
         }
-        if report.step.is_some() {
+        if report.step_size.is_some() {
             self.moved(backend)?;
         }
         Ok(report)

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::state::OptimizerState;
-use super::{Averaging, Optimizer, StepReport, check_smoothing};
+use super::{Averaging, Optimizer, Options, Schedule, StepReport, check_smoothing};
 use crate::backend::{Backend, EmUpdate, FlowPrecision, FlowsId};
 use crate::circuit::Smoothing;
 use crate::data::Batch;
@@ -26,11 +26,38 @@ impl Default for FullBatchEmSpec {
 }
 
 impl FullBatchEmSpec {
+    /// Refuses options outside their range.
+    pub fn check(&self) -> Result<()> {
+        check_smoothing(self.smoothing)?;
+        self.average.check()
+    }
+
     /// Checks the options and allocates the epoch's flows.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
-        check_smoothing(self.smoothing)?;
+        self.check()?;
         let flows = backend.new_flows(FlowPrecision::Double)?;
-        self.average.around(Box::new(FullBatchEm { smoothing: self.smoothing, flows, weight: 0.0, updates: 0 }))
+        Ok(self.average.around(Box::new(FullBatchEm { smoothing: self.smoothing, flows, weight: 0.0, updates: 0 })))
+    }
+}
+
+impl Options for FullBatchEmSpec {
+    const NAME: &'static str = "full_batch_em";
+    const TITLE: &'static str = "full-batch EM";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        None
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        None
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, _rows: u64) -> u64 {
+        8 * stats
     }
 }
 
@@ -42,7 +69,7 @@ struct FullBatchEm {
     updates: u64,
 }
 
-const NAME: &str = "full_batch_em";
+const NAME: &str = FullBatchEmSpec::NAME;
 
 impl Optimizer for FullBatchEm {
     fn name(&self) -> &'static str {
@@ -52,7 +79,7 @@ impl Optimizer for FullBatchEm {
     fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<StepReport> {
         let batch = backend.add_flows(batch, 1.0, self.flows)?;
         self.weight += batch.weight;
-        Ok(StepReport { batch, step: None })
+        Ok(StepReport { batch, step_size: None })
     }
 
     fn end_epoch(&mut self, backend: &mut dyn Backend) -> Result<bool> {

@@ -86,7 +86,8 @@ impl Length {
         if is_length {
             Ok(())
         } else {
-            Err(Error::option(format!("{}: must be {must}, and at most {LONGEST:e}", self.written(name))))
+            let why = format!("{}: must be {must}, and at most {LONGEST:e}", self.written(name));
+            Err(Error::option(why).with_key(name))
         }
     }
 

@@ -4,9 +4,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Retaining, Window};
-use super::windowed::{Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_smoothing};
+use super::mean_flows::{FlowGatherer, MeanFlows, Retaining};
+use super::rule::{ByRule, Rule};
+use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_momentum, check_smoothing};
 use crate::backend::{Backend, RetainSource, RetainSources};
 use crate::circuit::Smoothing;
 use crate::error::Result;
@@ -46,14 +46,44 @@ impl Default for MiniBatchEmSpec {
 }
 
 impl MiniBatchEmSpec {
+    /// Refuses options outside their range.
+    pub fn check(&self) -> Result<()> {
+        self.step.check("step", 1.0)?;
+        check_smoothing(self.smoothing)?;
+        check_momentum(self.momentum)?;
+        check_batches_per_update(self.batches_per_update)?;
+        self.average.check()
+    }
+
     /// Checks the options and allocates flows.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
-        self.step.check(1.0)?;
-        check_smoothing(self.smoothing)?;
-        let window = FlowWindow::new(backend, self.momentum, self.batches_per_update)?;
+        self.check()?;
+        self.step.check_in_updates("step")?;
+        let gatherer = FlowGatherer::new(backend, self.momentum, self.batches_per_update)?;
         let sources = RetainSources { sums: self.retain, inputs: self.retain_inputs };
         let rule = MiniBatchEm { sources, smoothing: self.smoothing };
-        self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit())))
+        Ok(self.average.around(Box::new(ByRule::new(rule, self.step, gatherer, backend.circuit()))))
+    }
+}
+
+impl Options for MiniBatchEmSpec {
+    const NAME: &'static str = "mini_batch_em";
+    const TITLE: &'static str = "mini-batch EM";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        Some(("step", &mut self.step))
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        Some(self.batches_per_update)
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
+        FlowGatherer::bytes(self.batches_per_update, stats, rows)
     }
 }
 
@@ -63,10 +93,10 @@ struct MiniBatchEm {
 }
 
 impl Rule for MiniBatchEm {
-    const NAME: &'static str = "mini_batch_em";
+    const NAME: &'static str = MiniBatchEmSpec::NAME;
 
-    fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
-        self.at(alpha).update(backend, window)
+    fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, alpha: f64) -> Result<()> {
+        self.at(alpha).update(backend, mean)
     }
 
     fn retaining(&self, alpha: f64) -> Option<Retaining> {

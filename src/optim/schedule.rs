@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::check_option;
 use super::length::{Length, Pace};
+use super::{check_option, inside};
 use crate::error::{Error, Result};
 
 /// Step size as a function of the number of updates already made.
@@ -200,7 +200,7 @@ impl Schedule {
         self.check_lengths()?;
         let mut resolved = self;
         for (name, length) in resolved.lengths_mut() {
-            *length = length.resolved(pace).map_err(|e| e.at(length.written(name)))?;
+            *length = length.resolved(pace).map_err(|e| e.at(length.written(name)).with_key(name))?;
         }
         Ok(resolved)
     }
@@ -223,43 +223,54 @@ impl Schedule {
         schedule.lengths_mut().into_iter().try_for_each(|(name, length)| length.check(name, may_be_zero(name)))
     }
 
-    /// Refuses steps that are not in (0, `max`], and lengths that are not in updates.
-    pub(super) fn check(&self, max: f64) -> Result<()> {
-        let range = if max.is_finite() { format!("in (0, {max}]") } else { "positive and finite".to_string() };
-        let step = |name: &str, value: f64| {
-            check_option(value > 0.0 && value <= max && value.is_finite(), name, value, &range)
-        };
+    /// Refuses steps that are not in (0, `max`], and lengths that are none. `option` is what the schedule is called; a
+    /// constant one has no other name for its step.
+    pub(super) fn check(&self, option: &str, max: f64) -> Result<()> {
         match *self {
-            Self::Constant { step: value } => step("step", value)?,
-            Self::Counts { factor, most } => {
-                check_option(factor > 0.0 && factor.is_finite(), "factor", factor, "a positive number")?;
-                step("most", most)?;
-            }
-            Self::Power { from, kappa, floor, .. } => {
-                step("from", from)?;
-                check_option(kappa >= 0.0 && kappa.is_finite(), "kappa", kappa, "a number, 0 or more")?;
-                let range = format!("in [0, {from}], not above the first step");
-                check_option((0.0..=from).contains(&floor), "floor", floor, &range)?;
-            }
-            Self::Cosine { from, to, .. } => {
-                step("from", from)?;
-                step("to", to)?;
-            }
-            Self::WarmupStableDecay { peak, to, .. } => {
-                step("peak", peak)?;
-                step("to", to)?;
-            }
-        }
-        self.check_lengths()?;
-        let mut schedule = *self;
-        match schedule.lengths_mut().into_iter().find(|(_, length)| length.in_updates().is_none()) {
-            None => Ok(()),
-            Some((name, length)) => Err(Error::option(format!(
-                "{}: must be in updates before an optimizer is built, see OptimizerSpec::resolved",
-                length.written(name)
-            ))),
+            Self::Constant { step } => check_step(option, step, max),
+            _ => self.check_parts(max).map_err(|e| inside(option, e)),
         }
     }
+
+    fn check_parts(&self, max: f64) -> Result<()> {
+        self.check_lengths()?;
+        match *self {
+            Self::Constant { step } => check_step("step", step, max),
+            Self::Counts { factor, most } => {
+                check_option(factor > 0.0 && factor.is_finite(), "factor", factor, "a positive number")?;
+                check_step("most", most, max)
+            }
+            Self::Power { from, kappa, floor, .. } => {
+                check_step("from", from, max)?;
+                check_option(kappa >= 0.0 && kappa.is_finite(), "kappa", kappa, "a number, 0 or more")?;
+                let range = format!("in [0, {from}], not above the first step");
+                check_option((0.0..=from).contains(&floor), "floor", floor, &range)
+            }
+            Self::Cosine { from, to, .. } => {
+                check_step("from", from, max)?;
+                check_step("to", to, max)
+            }
+            Self::WarmupStableDecay { peak, to, .. } => {
+                check_step("peak", peak, max)?;
+                check_step("to", to, max)
+            }
+        }
+    }
+
+    /// Refuses lengths that are not in updates: an optimizer counts nothing else.
+    pub(super) fn check_in_updates(&self, option: &str) -> Result<()> {
+        let mut schedule = *self;
+        let other = schedule.lengths_mut().into_iter().find(|(_, length)| length.in_updates().is_none());
+        let Some((name, length)) = other else { return Ok(()) };
+        let why = "must be in updates before an optimizer is built, see OptimizerSpec::resolved";
+        Err(inside(option, Error::option(format!("{}: {why}", length.written(name))).with_key(name)))
+    }
+}
+
+/// Refuses a step that is not in (0, `max`].
+fn check_step(name: &str, value: f64, max: f64) -> Result<()> {
+    let range = if max.is_finite() { format!("in (0, {max}]") } else { "positive and finite".to_string() };
+    check_option(value > 0.0 && value <= max && value.is_finite(), name, value, &range)
 }
 
 #[cfg(test)]
@@ -336,13 +347,16 @@ mod tests {
         let pace = Pace::new(Some(1000), 96, true, 2);
         assert_eq!(written.resolved(&pace).unwrap(), Schedule::warmup_stable_decay(0.4, 0.1, 7, 5, 10));
         assert!(written.at(50, 1.0).is_nan(), "an epoch is not an update");
-        let error = written.check(1.0).unwrap_err().to_string();
-        assert!(error.starts_with("stable = \"960 rows\": must be in updates"), "{error}");
+        assert!(written.check("step", 1.0).is_ok(), "in whatever unit");
+        let error = written.check_in_updates("step").unwrap_err();
+        assert_eq!(error.key(), Some("step.stable"));
+        assert!(error.to_string().starts_with("step.stable = \"960 rows\": must be in updates"), "{error}");
         for schedule in
             [Schedule::cosine(0.4, 0.1, Length::Epochs(1.0)), Schedule::power(0.4, 1.0, Length::Rows(1.0), 0.1)]
         {
             assert!(schedule.at(0, 1.0).is_nan() && schedule.at(9, 1.0).is_nan(), "{schedule:?}");
-            assert!(schedule.resolved(&pace).unwrap().check(1.0).is_ok());
+            let resolved = schedule.resolved(&pace).unwrap();
+            assert!(resolved.check("step", 1.0).is_ok() && resolved.check_in_updates("step").is_ok());
         }
         let unknown = Pace::new(None, 96, true, 2);
         let error = written.resolved(&unknown).unwrap_err().to_string();
@@ -352,23 +366,25 @@ mod tests {
     #[test]
     fn steps_and_lengths_outside_their_range_are_refused_by_name() {
         for step in [0.0, -0.1, 1.4, f64::NAN, f64::INFINITY] {
-            let error = Schedule::Constant { step }.check(1.0).unwrap_err();
-            assert!(error.to_string().contains("must be in (0, 1]"), "{error}");
+            let error = Schedule::Constant { step }.check("rate", 1.0).unwrap_err();
+            assert_eq!(error.key(), Some("rate"));
+            assert_eq!(error.to_string(), format!("rate = {step}: must be in (0, 1]"));
         }
-        assert!(Schedule::constant(1.0).check(1.0).is_ok());
-        assert!(Schedule::power(0.4, f64::NAN, 1.0, 0.0).check(1.0).is_err());
+        assert!(Schedule::constant(1.0).check("step", 1.0).is_ok());
+        assert!(Schedule::power(0.4, f64::NAN, 1.0, 0.0).check("step", 1.0).is_err());
         for floor in [-0.1, 0.5, f64::NAN] {
-            let error = Schedule::power(0.4, 0.5, 1.0, floor).check(1.0).unwrap_err().to_string();
-            assert!(error.starts_with(&format!("floor = {floor}: must be in [0, 0.4]")), "{error}");
+            let error = Schedule::power(0.4, 0.5, 1.0, floor).check("step", 1.0).unwrap_err();
+            assert_eq!(error.key(), Some("step.floor"));
+            assert!(error.to_string().starts_with(&format!("step.floor = {floor}: must be in [0, 0.4]")), "{error}");
         }
-        assert!(Schedule::power(0.4, 0.5, 1.0, 0.4).check(1.0).is_ok());
+        assert!(Schedule::power(0.4, 0.5, 1.0, 0.4).check("step", 1.0).is_ok());
         for length in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             for schedule in [
                 Schedule::cosine(0.4, 0.2, length),
                 Schedule::power(0.4, 0.5, length, 0.0),
                 Schedule::warmup_stable_decay(0.4, 0.2, 0, 0, length),
             ] {
-                assert!(schedule.check(1.0).is_err(), "{schedule:?}");
+                assert!(schedule.check("step", 1.0).is_err(), "{schedule:?}");
             }
         }
         let none = Schedule::cosine(0.4, 0.2, Length::Epochs(0.0));

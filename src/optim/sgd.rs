@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Window};
-use super::windowed::{Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule};
+use super::mean_flows::{FlowGatherer, MeanFlows};
+use super::rule::{ByRule, Rule};
+use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update};
 use crate::backend::{Backend, RowsId};
 use crate::error::Result;
 
@@ -27,13 +27,42 @@ impl Default for SgdSpec {
 }
 
 impl SgdSpec {
+    /// Refuses options outside their range.
+    pub fn check(&self) -> Result<()> {
+        self.rate.check("rate", f64::INFINITY)?;
+        check_batches_per_update(self.batches_per_update)?;
+        self.average.check()
+    }
+
     /// Checks the options and allocates the gradient.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
-        self.rate.check(f64::INFINITY)?;
+        self.check()?;
+        self.rate.check_in_updates("rate")?;
         backend.circuit().require_weights_only()?;
-        let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
+        let gatherer = FlowGatherer::new(backend, 0.0, self.batches_per_update)?;
         let rule = Sgd { top_down: backend.new_rows()? };
-        self.average.around(Box::new(Windowed::new(rule, self.rate, window, backend.circuit())))
+        Ok(self.average.around(Box::new(ByRule::new(rule, self.rate, gatherer, backend.circuit()))))
+    }
+}
+
+impl Options for SgdSpec {
+    const NAME: &'static str = "sgd";
+    const TITLE: &'static str = "SGD";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        Some(("rate", &mut self.rate))
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        Some(self.batches_per_update)
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
+        FlowGatherer::bytes(self.batches_per_update, stats, rows) + 8 * rows
     }
 }
 
@@ -42,10 +71,10 @@ struct Sgd {
 }
 
 impl Rule for Sgd {
-    const NAME: &'static str = "sgd";
+    const NAME: &'static str = SgdSpec::NAME;
 
-    fn update(&mut self, backend: &mut dyn Backend, window: Window, rate: f64) -> Result<()> {
-        let Window { flows, gain, .. } = window;
+    fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, rate: f64) -> Result<()> {
+        let MeanFlows { flows, gain, .. } = mean;
         backend.top_down(self.top_down)?;
         backend.gradient(flows, gain, self.top_down)?;
         backend.ascend(flows, rate)?; // θ ← θ·exp(rate·(F − TD·θ))

@@ -5,9 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::window::{FlowWindow, Window};
-use super::windowed::{Buffer, Rule, Windowed};
-use super::{Averaging, Optimizer, Schedule, check_smoothing};
+use super::mean_flows::{FlowGatherer, MeanFlows};
+use super::rule::{Buffer, ByRule, Rule};
+use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_smoothing};
 use crate::backend::{Backend, EmUpdate, Retain, RowsId};
 use crate::circuit::Smoothing;
 use crate::error::Result;
@@ -38,14 +38,43 @@ impl Default for StepwiseEmSpec {
 }
 
 impl StepwiseEmSpec {
+    /// Refuses options outside their range.
+    pub fn check(&self) -> Result<()> {
+        self.step.check("step", 1.0)?;
+        check_smoothing(self.smoothing)?;
+        check_batches_per_update(self.batches_per_update)?;
+        self.average.check()
+    }
+
     /// Checks the options and allocates flows and running masses.
     pub fn build(&self, backend: &mut dyn Backend) -> Result<Box<dyn Optimizer>> {
-        self.step.check(1.0)?;
-        check_smoothing(self.smoothing)?;
-        let window = FlowWindow::new(backend, 0.0, self.batches_per_update)?;
+        self.check()?;
+        self.step.check_in_updates("step")?;
+        let gatherer = FlowGatherer::new(backend, 0.0, self.batches_per_update)?;
         let rule =
             StepwiseEm { smoothing: self.smoothing, running_masses: backend.new_rows()?, masses: backend.new_rows()? };
-        self.average.around(Box::new(Windowed::new(rule, self.step, window, backend.circuit())))
+        Ok(self.average.around(Box::new(ByRule::new(rule, self.step, gatherer, backend.circuit()))))
+    }
+}
+
+impl Options for StepwiseEmSpec {
+    const NAME: &'static str = "stepwise_em";
+    const TITLE: &'static str = "stepwise EM";
+
+    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+        Some(("step", &mut self.step))
+    }
+
+    fn batches_per_update(&self) -> Option<u64> {
+        Some(self.batches_per_update)
+    }
+
+    fn average(&self) -> Averaging {
+        self.average
+    }
+
+    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
+        FlowGatherer::bytes(self.batches_per_update, stats, rows) + 16 * rows
     }
 }
 
@@ -57,10 +86,10 @@ struct StepwiseEm {
 }
 
 impl Rule for StepwiseEm {
-    const NAME: &'static str = "stepwise_em";
+    const NAME: &'static str = StepwiseEmSpec::NAME;
 
-    fn update(&mut self, backend: &mut dyn Backend, window: Window, alpha: f64) -> Result<()> {
-        let Window { flows, gain, .. } = window;
+    fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, alpha: f64) -> Result<()> {
+        let MeanFlows { flows, gain, .. } = mean;
         let retain =
             Some(Retain { rows: self.running_masses, at_least: None, scale: (1.0 - alpha) / alpha, offset: 0.0 });
         backend.em_update(&EmUpdate {

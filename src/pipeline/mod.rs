@@ -1,11 +1,12 @@
 //! Pipelines: what a file describes, opened and running.
 //!
-//! `spec` reads the file, `overrides` changes it for one run; `open` opens sources and decoders, `model` builds the
-//! circuit, `prepare` does both, on the device that `machine` chose. `stream` joins a source, a decoder and a batcher
-//! into stages that run side by side under one memory budget; `run` feeds its batches to a learner, and tells
-//! `observer` what happens.
+//! `spec` reads the file, `overrides` changes it for one run; `open` opens sources and decoders, `prepare` all
+//! that a pipeline reads; `model` makes circuits of a spec, `build` those of these rows, on the device that `machine`
+//! chose. `stream` joins a source, a decoder and a batcher into stages that run side by side under one memory budget;
+//! `run` feeds its batches to a learner, and tells `observer` what happens.
 
 pub mod budget;
+pub(crate) mod build;
 mod detached;
 pub mod evaluate;
 pub mod machine;

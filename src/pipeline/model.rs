@@ -31,7 +31,7 @@ const DEFAULT_DEPTH: usize = 4;
 const PIECES_OF_A_LINE: usize = 16;
 const PIECES_OF_A_SIDE: usize = 4;
 
-/// Whether the structure is learned from rows.
+/// Returns true if the structure is learned from rows.
 pub fn learns_structure(spec: &CircuitSpec) -> bool {
     matches!(spec.model, ModelSpec::Hclt { .. } | ModelSpec::Pdhclt(_))
 }
@@ -280,28 +280,10 @@ pub fn estimate(
     let wanted = per_row.saturating_mul(batch_rows as u64);
     MemoryEstimate {
         parameters: 4 * layout.num_values() as u64,
-        optimizer: optimizer_bytes(optimizer, layout.num_stats() as u64, layout.num_rows() as u64)
+        optimizer: optimizer.buffer_bytes(layout.num_stats() as u64, layout.num_rows() as u64)
             + if optimizer.average().is_on() { 4 * layout.num_values() as u64 } else { 0 },
         activations: wanted.min(backend_budget).max(per_row), // one row is worked on whatever the budget
         pipeline: pipeline_budget,
-    }
-}
-
-/// Flow buffers have 4 bytes a number, those that sum up many batches 8; row buffers 8.
-fn optimizer_bytes(optimizer: &OptimizerSpec, stats: u64, rows: u64) -> u64 {
-    // What every optimizer has that updates during an epoch: flows, sums of several batches, row masses and a spare for
-    // them.
-    let window = |batches_per_update: u64| {
-        let pending = if batches_per_update > 1 { 8 * stats } else { 0 };
-        4 * stats + pending + 16 * rows
-    };
-    match optimizer {
-        OptimizerSpec::FullBatchEm(_) => 8 * stats,
-        OptimizerSpec::Anemone(spec) => window(spec.batches_per_update),
-        OptimizerSpec::MiniBatchEm(spec) => window(spec.batches_per_update),
-        OptimizerSpec::StepwiseEm(spec) => window(spec.batches_per_update) + 16 * rows,
-        OptimizerSpec::Adam(spec) => window(spec.batches_per_update) + 8 * stats + 8 * rows,
-        OptimizerSpec::Sgd(spec) => window(spec.batches_per_update) + 8 * rows,
     }
 }
 
@@ -310,6 +292,7 @@ mod tests {
     use super::*;
     use crate::backend::cpu::{CpuBackend, CpuOptions};
     use crate::backend::{Backend, FlowPrecision, FlowsId, RowsId, Tensor};
+    use crate::optim::OPTIMIZERS;
     use crate::pipeline::spec::PipelineSpec;
     use crate::rng::Rng;
 
@@ -513,7 +496,7 @@ mod tests {
         let layout = circuit.layout().clone();
         let (stats, rows) = (layout.num_stats() as u64, layout.num_rows() as u64);
         let params = Params::random(&circuit, 1, 2.0).unwrap();
-        for name in ["anemone", "full_batch_em", "mini_batch_em", "stepwise_em", "adam", "sgd"] {
+        for name in OPTIMIZERS {
             for batches in [1, 2] {
                 let text = match name {
                     "full_batch_em" => "[learn]\noptimizer = \"full_batch_em\"".to_string(),
@@ -523,7 +506,7 @@ mod tests {
                 let optimizer = PipelineSpec::parse(&text, "p.toml").unwrap().learn.optimizer;
                 let mut backend = CpuBackend::new(circuit.clone(), &params, &CpuOptions::default()).unwrap();
                 optimizer.build(&mut backend).unwrap();
-                assert_eq!(optimizer_bytes(&optimizer, stats, rows), buffer_bytes(&mut backend), "{text}");
+                assert_eq!(optimizer.buffer_bytes(stats, rows), buffer_bytes(&mut backend), "{text}");
             }
         }
     }

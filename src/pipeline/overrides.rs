@@ -10,9 +10,10 @@
 
 use serde_json::Value;
 
-use super::spec::{CIRCUIT_COMMON, Document, LIMITS, MODELS, OPTIMIZERS, default_options, parse_value};
+use super::spec::{CIRCUIT_COMMON, Document, LIMITS, MODELS, default_options, parse_value};
 use super::suggest::list;
 use crate::error::{Error, Result};
+use crate::optim::OPTIMIZERS;
 
 /// A key that decides which others its section has.
 struct Switch {

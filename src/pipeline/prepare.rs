@@ -1,50 +1,39 @@
-//! A pipeline, opened: its source, decoder and held-out rows, and the circuit that will learn them.
+//! A pipeline, opened: its source, decoder and held-out rows.
 //!
-//! Everything that `train`, `check` and `eval` do before the first batch. Opening reads headers, not data; building a
-//! circuit whose structure is learned reads a sample of rows through the very stages that will feed it.
+//! What `train`, `check` and `eval` do first. Opening reads headers, not data. `build` makes the circuit that will learn
+//! these rows.
 
 use std::path::Path;
-use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use serde_json::json;
 
-use super::detached::detached;
+pub use super::build::Built;
 pub use super::machine::{Machine, Placed};
-use super::model::{
-    MemoryEstimate, build_circuit, can_start_without, estimate, initial_params, input_kind, learns_structure,
-    needs_sample, start_of,
-};
-use super::observer::{Start, StartKind};
+use super::model::input_kind;
 use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{
     DEFAULT_HELD_OUT, DecodeSpec, Format, InputKind, ModelSpec, PipelineSpec, SourceSpec, StartSpec, ValidateSpec,
-    expand_path, show_size,
+    expand_path,
 };
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
-use crate::backend::Backend;
-use crate::batcher::{BadPolicy, BatchSpec, OnBad};
-use crate::circuit::{Circuit, Params};
+use crate::batcher::{BatchSpec, OnBad};
 use crate::data::{Batch, Cursor, Digest, Item};
-use crate::decode::{Decoder, ValueKind};
-use crate::error::{Error, ErrorKind, Result};
+use crate::decode::Decoder;
+use crate::error::{Error, Result};
 use crate::files::read_regular;
 use crate::learner::Identity;
-use crate::optim::{Optimizer, OptimizerSpec, Pace};
+use crate::optim::{OptimizerSpec, Pace};
 use crate::source::{IndexedSource, Reading, Source};
-use crate::structure::Spreads;
 
 /// What is part of a run whose inputs are densities: another way to start would be another run.
 const DENSITY_START: &str = "densities start from rows";
 
-/// How often somebody who waits for a structure hears of it.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
-
 /// The data side of a pipeline, opened.
 #[derive(Clone)]
 pub struct Inputs {
+    /// The pipeline, with everything that the data decided: columns and decoder.
+    pub spec: PipelineSpec,
     /// Where rows come from.
     pub source: Source,
     /// Which columns of a table they come from.
@@ -53,12 +42,6 @@ pub struct Inputs {
     digests: Vec<String>,
     /// What they mean.
     pub decoder: Arc<dyn Decoder>,
-    /// `[decode]` of that decoder, with everything that the data decided.
-    pub decode: DecodeSpec,
-    /// How they are put together.
-    pub batch: BatchSpec,
-    /// How the stages run.
-    pub stream: StreamOptions,
     /// What is held out.
     pub valid: Option<HeldOut>,
     /// What is looked at only when the held-out rows say that the model is the best so far. No pipeline has any: a
@@ -117,23 +100,14 @@ impl HeldOut {
 
     /// A stream over the held-out rows: once, in order.
     pub fn open(&self, inputs: &Inputs) -> Result<Stream> {
-        let batch = BatchSpec { shuffle: false, drop_last: false, ..inputs.batch.clone() };
-        let memory = (inputs.stream.memory / 2).max(LEAST_MEMORY);
+        let PipelineSpec { batch, pipeline, .. } = &inputs.spec;
+        let batch = BatchSpec { shuffle: false, drop_last: false, ..batch.clone() };
+        let memory = (pipeline.memory / 2).max(LEAST_MEMORY);
         // What a record may be is as in training: a row that can be learned from can be looked at.
-        let limits = inputs.stream.read_limits();
-        let options = StreamOptions { epochs: Some(1), memory, limits: Some(limits), ..inputs.stream.clone() };
+        let limits = pipeline.read_limits();
+        let options = StreamOptions { epochs: Some(1), memory, limits: Some(limits), ..pipeline.clone() };
         Stream::open(&self.source, &inputs.decoder, &batch, &options, Cursor::default())
     }
-}
-
-/// A circuit on a device, and what moves its parameters.
-pub struct Built {
-    /// The circuit.
-    pub placed: Placed,
-    /// Its optimizer.
-    pub optimizer: Box<dyn Optimizer>,
-    /// What its parameters start from; `None` if they were given.
-    pub start: Option<Start>,
 }
 
 impl Inputs {
@@ -148,38 +122,16 @@ impl Inputs {
                 Some(HeldOut::prepare(spec, validate, opened.reading.as_ref()).await.map_err(|e| e.at("validate"))?)
             }
         };
-        let batch = &spec.batch;
-        let stages = &spec.pipeline;
-        let defaults = StreamOptions::default();
         let inputs = Self {
+            spec: resolved(spec, &decode, opened.reading.as_ref()),
             source: opened.source,
             reading: opened.reading,
             digests: opened.digests,
             decoder,
-            decode,
             valid,
             test: None,
             begun: Arc::default(),
             notes: Arc::default(),
-            batch: BatchSpec {
-                rows: batch.rows,
-                shuffle: batch.shuffle,
-                seed: batch.seed,
-                drop_last: batch.drop_last,
-                window_bytes: batch.shuffle_window,
-            },
-            stream: StreamOptions {
-                memory: stages.memory,
-                workers: stages.workers.unwrap_or(defaults.workers),
-                prefetch: stages.prefetch,
-                bad: BadPolicy {
-                    on_bad: stages.on_bad,
-                    max_bad: stages.max_bad,
-                    max_bad_fraction: stages.max_bad_fraction,
-                },
-                epochs: None,
-                limits: None,
-            },
         };
         if let Some(valid) = &inputs.valid {
             // Looked at now, not after an epoch: a run should fail before it has taken hours.
@@ -188,21 +140,15 @@ impl Inputs {
         Ok(inputs)
     }
 
-    /// The pipeline with everything that the data decided: columns and decoder.
-    pub fn resolved(&self, spec: &PipelineSpec) -> PipelineSpec {
-        let mut spec = PipelineSpec { decode: self.decode.clone(), ..spec.clone() };
-        let source = &mut spec.source;
-        if let (None, [], Some(reading)) = (&source.column, &source.columns[..], &self.reading) {
-            match &reading.read[..] {
-                [column] => source.column = Some(column.name.clone()),
-                columns => source.columns = columns.iter().map(|column| column.name.clone()).collect(),
-            }
-        }
-        spec
+    /// The same data, learned as another pipeline says: its batches, circuit, optimizer and limits. Source, decoder and
+    /// held-out rows stay those that are open.
+    pub fn learned_as(&self, spec: &PipelineSpec) -> Self {
+        Self { spec: resolved(spec, &self.spec.decode, self.reading.as_ref()), ..self.clone() }
     }
 
     /// What a run must share with a checkpoint to go on from it.
-    pub fn identity(&self, spec: &PipelineSpec) -> Result<Identity> {
+    pub fn identity(&self) -> Result<Identity> {
+        let spec = &self.spec;
         let mut written = json!(spec.circuit);
         if let (Some(StartSpec::Noise), Some(keys)) = (spec.circuit.start, written.as_object_mut()) {
             keys.remove("start"); // was not written when it was the only one: runs from then are the same runs
@@ -215,18 +161,23 @@ impl Inputs {
             circuit = circuit.part(DENSITY_START);
         }
         let mut decoder = self.decoder.identity();
-        let (memory, default) = (self.stream.memory, StreamOptions::default().memory);
-        if self.stream.bad.on_bad != OnBad::Fail && memory != default {
+        let (memory, default) = (spec.pipeline.memory, StreamOptions::default().memory);
+        if spec.pipeline.bad.on_bad != OnBad::Fail && memory != default {
             // Records that are left out for their size count in no window: other limits would be other rows.
             decoder += &format!(" memory={memory}");
         }
         Ok(Identity {
             data: self.data_digest(),
             decoder,
-            circuit: circuit.finish(),
+            circuit_spec: circuit.finish(),
             optimizer: json!(spec.learn.optimizer),
-            batch: json!(self.batch),
+            batch: json!(spec.batch),
         })
+    }
+
+    /// Digest of the held-out rows' manifest.
+    pub(super) fn held_out_digest(&self) -> Option<String> {
+        self.valid.as_ref().map(|valid| valid.source.manifest().digest.clone())
     }
 
     /// What the data is: the manifest's digest, and those of whole files where they are asked for.
@@ -238,67 +189,14 @@ impl Inputs {
         }
     }
 
-    /// Builds the circuit, from a sample of rows if these decide what it is. `seen` is told from time to time how much
-    /// of a structure has been learned, from 0 to 1.
-    pub async fn build_circuit(&self, spec: &PipelineSpec, seen: &mut (dyn FnMut(f64) + Send)) -> Result<Circuit> {
-        let sample = match needs_sample(&spec.circuit, self.decoder.shape()) {
-            true => Some(self.sample(self.most_rows(spec, spec.circuit.structure_rows)).await?),
-            false => None,
-        };
-        if let Some(sample) = &sample {
-            self.note_coarse_columns(sample);
-        }
-        let (circuit, shape) = (spec.circuit.clone(), self.decoder.shape().clone());
-        if learns_structure(&spec.circuit) {
-            seen(0.0);
-        }
-        let share = Arc::new(AtomicU64::new(0));
-        let told = share.clone();
-        let tell = move |share: f64| told.store(share.to_bits(), Ordering::Relaxed);
-        let mut built = pin!(detached("structure", move || build_circuit(&circuit, &shape, sample.as_ref(), &tell)));
-        loop {
-            tokio::select! {
-                biased;
-                circuit = &mut built => return circuit,
-                () = tokio::time::sleep(PROGRESS_INTERVAL) => seen(f64::from_bits(share.load(Ordering::Relaxed))),
-            }
-        }
+    /// Takes note of what a user should be told.
+    pub(super) fn add_notes(&self, notes: impl Iterator<Item = String>) {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
     }
 
     /// What a user should be told about the data, since this was called last.
     pub fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Takes note of columns of real numbers that lose their differences as `f32`.
-    fn note_coarse_columns(&self, sample: &Batch) {
-        if self.decoder.shape().values != ValueKind::Reals {
-            return;
-        }
-        let spreads = Spreads::of_rows(sample);
-        let coarse = (0..sample.num_vars()).filter(|&var| spreads.of(var).is_coarse());
-        let name = |var: usize| match &self.reading {
-            Some(reading) if reading.read.len() == sample.num_vars() => format!("column {}", reading.read[var]),
-            _ => format!("variable {var}"),
-        };
-        let notes = coarse.map(|var| {
-            format!(
-                "{}: values about {:e} are read as f32, which tells values {:.0e} apart: subtract an offset first",
-                name(var),
-                spreads.of(var).centre,
-                f64::from(f32::EPSILON) * spreads.of(var).centre.abs()
-            )
-        });
-        self.notes.lock().unwrap_or_else(PoisonError::into_inner).extend(notes);
-    }
-
-    /// How many of the wanted rows are looked at before the first batch. A live stream is not kept waiting for more
-    /// than one batch, but for a structure.
-    fn most_rows(&self, spec: &PipelineSpec, wanted: u64) -> u64 {
-        match self.source {
-            Source::Live(_) if !learns_structure(&spec.circuit) => wanted.min(spec.batch.rows as u64),
-            _ => wanted,
-        }
     }
 
     /// The first rows of the stream. Those of a live stream are held, and learned from too.
@@ -329,57 +227,21 @@ impl Inputs {
     }
 
     fn open_stream(&self, epochs: Option<u64>, start: Cursor) -> Result<Stream> {
-        let options = StreamOptions { epochs, ..self.stream.clone() };
-        Stream::open(&self.source, &self.decoder, &self.batch, &options, start)
-    }
-
-    /// Puts a circuit on the device and an optimizer beside it, with the parameters that the pipeline starts from, or
-    /// those of `given`.
-    pub async fn build_learner(
-        &self,
-        spec: &PipelineSpec,
-        circuit: &Arc<Circuit>,
-        machine: &Machine,
-        given: Option<&Params>,
-    ) -> Result<Built> {
-        let budget = machine.memory_budget() as u64;
-        refuse_too_large(&estimate(circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
-        let optimizer = self.optimizer(spec)?;
-        let place = |params: &Params, start: Option<Start>| -> Result<Built> {
-            let build = |backend: &mut dyn Backend| optimizer.build(backend).map_err(|e| e.at("learn"));
-            let (placed, optimizer) = machine.place_with(circuit, params, build)?;
-            Ok(Built { placed, optimizer, start })
-        };
-        if let Some(given) = given {
-            return place(given, None);
-        }
-        let mut start = start_of(&spec.circuit, circuit);
-        let sample = match self.most_rows(spec, start.rows) {
-            0 => None,
-            rows => match self.sample(rows).await {
-                // The run itself meets the same rows, and tells of them with its ledger.
-                Err(error) if error.kind() == ErrorKind::Data && can_start_without(&spec.circuit, circuit) => {
-                    start.from = StartKind::Noise;
-                    None
-                }
-                sample => Some(sample?),
-            },
-        };
-        start.rows = sample.as_ref().map_or(0, |sample| sample.num_rows() as u64);
-        let (how, shared) = (spec.circuit.clone(), circuit.clone());
-        place(&detached("start", move || initial_params(&how, &shared, sample.as_ref())).await?, Some(start))
+        let options = StreamOptions { epochs, ..self.spec.pipeline.clone() };
+        Stream::open(&self.source, &self.decoder, &self.spec.batch, &options, start)
     }
 
     /// The optimizer with its schedule in updates of these rows.
-    pub fn optimizer(&self, spec: &PipelineSpec) -> Result<OptimizerSpec> {
-        let optimizer = &spec.learn.optimizer;
+    pub fn optimizer(&self) -> Result<OptimizerSpec> {
+        let optimizer = &self.spec.learn.optimizer;
         optimizer.clone().resolved(&self.pace(optimizer)).map_err(|e| e.at("learn"))
     }
 
     /// How many updates an optimizer makes of these rows; of full-batch EM, one a batch.
     pub fn pace(&self, optimizer: &OptimizerSpec) -> Pace {
         let batches_per_update = optimizer.batches_per_update().unwrap_or(1);
-        Pace::new(self.num_rows(), self.batch.rows as u64, self.batch.drop_last, batches_per_update)
+        let batch = &self.spec.batch;
+        Pace::new(self.num_rows(), batch.rows as u64, batch.drop_last, batches_per_update)
     }
 
     /// Rows of an epoch, where that is known before they are read.
@@ -391,8 +253,9 @@ impl Inputs {
     }
 
     /// What inputs a variable has.
-    pub fn describe_input(&self, spec: &PipelineSpec) -> &'static str {
-        match (&spec.circuit.model, input_kind(&spec.circuit, self.decoder.shape().values)) {
+    pub fn describe_input(&self) -> &'static str {
+        let circuit = &self.spec.circuit;
+        match (&circuit.model, input_kind(circuit, self.decoder.shape().values)) {
             (ModelSpec::File { .. }, _) => "as the circuit's file says",
             (_, InputKind::Categorical) => "a table of probabilities each",
             (_, InputKind::Gaussian) => "as normal densities",
@@ -409,6 +272,19 @@ impl Inputs {
             files => format!("{} {} … ({} files)", manifest.kind, files[0].name, files.len()),
         }
     }
+}
+
+/// A pipeline with what the data decided.
+fn resolved(spec: &PipelineSpec, decode: &DecodeSpec, reading: Option<&Reading>) -> PipelineSpec {
+    let mut spec = PipelineSpec { decode: decode.clone(), ..spec.clone() };
+    let source = &mut spec.source;
+    if let (None, [], Some(reading)) = (&source.column, &source.columns[..], reading) {
+        match &reading.read[..] {
+            [column] => source.column = Some(column.name.clone()),
+            columns => source.columns = columns.iter().map(|column| column.name.clone()).collect(),
+        }
+    }
+    spec
 }
 
 /// As many rows of a stream as it has after the first `skip`, but no more than `rows`; `None` if it has none.
@@ -429,26 +305,4 @@ pub async fn some_rows(stream: &mut Stream, mut skip: u64, rows: u64) -> Result<
         }
     }
     Ok(taken)
-}
-
-/// Refuses what this machine has not enough memory for, before anything is allocated.
-pub(crate) fn refuse_too_large(needed: &MemoryEstimate) -> Result<()> {
-    match memory_of_this_machine().filter(|&memory| needed.total() > memory) {
-        None => Ok(()),
-        Some(memory) => Err(Error::option(format!(
-            "circuit: needs {} in all, {} for its parameters and {} for the optimizer, and this machine has {}: lower \
-             circuit.latents, or the number of categories",
-            show_size(needed.total()),
-            show_size(needed.parameters),
-            show_size(needed.optimizer),
-            show_size(memory)
-        ))),
-    }
-}
-
-/// How much memory this machine has, where it says so.
-fn memory_of_this_machine() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }

@@ -99,7 +99,7 @@ impl RunFiles {
     ) -> Result<Self> {
         let metrics = JsonLines::open(&out.join(METRICS), |line| {
             let place = |key: &str| line[key].as_u64().unwrap_or(u64::MAX);
-            (place("step"), place("epoch")) <= (progress.step, progress.epoch)
+            (place("step"), place("epoch")) <= (progress.batches, progress.epoch)
         })?;
         let ledger = match on_bad {
             OnBad::Quarantine => Some(Ledger::open(&out.join(LEDGER))?),

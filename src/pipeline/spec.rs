@@ -31,6 +31,7 @@ mod tables;
 
 use std::path::Path;
 
+use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
 
 pub(crate) use circuit::{COMMON as CIRCUIT_COMMON, MODELS};
@@ -41,14 +42,15 @@ pub(crate) use document::{Document, inline, parse_value};
 pub use expand::{DATA_VARIABLE, expand_path};
 pub(crate) use key::{Key, Table, Unset, Values, for_all, key};
 pub use learn::LearnSection;
-pub(crate) use learn::{LIMITS, OPTIMIZERS, default_options};
+pub(crate) use learn::{LIMITS, default_options};
 pub use size::{parse_size, show_size, write_size};
 pub use source::{Compared, DEFAULT_HELD_OUT, Format, STANDARD_INPUT, SourceSpec, ValidateSpec};
 pub(crate) use tables::ALL as PIPELINE_TABLES;
 
 pub(crate) use self::section::Section;
+use super::stream::{LEAST_MEMORY, StreamOptions};
 use super::suggest::hint;
-use crate::batcher::OnBad;
+use crate::batcher::{BadPolicy, BatchSpec, OnBad};
 use crate::error::{Error, Result};
 
 /// What is learned from what.
@@ -62,7 +64,8 @@ pub struct PipelineSpec {
     /// What they mean.
     pub decode: DecodeSpec,
     /// How they are put together.
-    pub batch: BatchSection,
+    #[serde(serialize_with = "as_section")]
+    pub batch: BatchSpec,
     /// What learns them.
     pub circuit: CircuitSpec,
     /// How it learns.
@@ -73,23 +76,7 @@ pub struct PipelineSpec {
     /// What is kept.
     pub checkpoint: CheckpointSpec,
     /// How the stages run.
-    pub pipeline: StageSpec,
-}
-
-/// `[batch]`: how rows are put together.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct BatchSection {
-    /// Rows in a batch.
-    pub rows: usize,
-    /// Whether rows come in a random order, another one every epoch.
-    pub shuffle: bool,
-    /// Decides that order.
-    pub seed: u64,
-    /// Whether a last, short batch of an epoch is left out.
-    pub drop_last: bool,
-    /// Bytes of rows among which order is random, where rows cannot be read by number.
-    #[serde(serialize_with = "as_size")]
-    pub shuffle_window: u64,
+    pub pipeline: StreamOptions,
 }
 
 /// `[checkpoint]`: what is kept, and how often.
@@ -107,27 +94,20 @@ pub struct CheckpointSpec {
     pub keep_best: bool,
 }
 
-/// `[pipeline]`: how the stages run. Nothing here changes what is learned, except which bad records are left out.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StageSpec {
-    /// Bytes that rows on their way may take; while held-out rows are looked at, they have half as much besides.
-    #[serde(serialize_with = "as_size")]
-    pub memory: u64,
-    /// Decoding workers; `None` is one a core, at most 8.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub workers: Option<usize>,
-    /// Blocks that are fetched ahead.
-    pub prefetch: usize,
-    /// What happens to records that cannot be read.
-    pub on_bad: OnBad,
-    /// With more bad records than this in an epoch the run stops.
-    pub max_bad: u64,
-    /// With a larger part of bad records than this in an epoch the run stops.
-    pub max_bad_fraction: f64,
+pub(super) fn as_size<S: Serializer>(bytes: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.serialize_str(&write_size(*bytes))
 }
 
-fn as_size<S: Serializer>(bytes: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    serializer.serialize_str(&write_size(*bytes))
+/// Batches as a file has them: with the window as a size. Their own JSON is that of checkpoints.
+fn as_section<S: Serializer>(batch: &BatchSpec, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    let BatchSpec { rows, shuffle, seed, drop_last, window_bytes } = batch;
+    let mut section = serializer.serialize_struct("batch", 5)?;
+    section.serialize_field("rows", rows)?;
+    section.serialize_field("shuffle", shuffle)?;
+    section.serialize_field("seed", seed)?;
+    section.serialize_field("drop_last", drop_last)?;
+    section.serialize_field("shuffle_window", &write_size(*window_bytes))?;
+    section.end()
 }
 
 /// Another section that knows a key. The held-out one comes last: it shares most of its keys with others, which are
@@ -216,14 +196,15 @@ fn is_folder_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }
 
-fn read_batch(document: &Document) -> Result<BatchSection> {
+fn read_batch(document: &Document) -> Result<BatchSpec> {
     let section = Section::open(document, "batch")?.only(tables::BATCH.keys, elsewhere("batch"))?;
-    Ok(BatchSection {
-        rows: section.count("rows", 1)?.unwrap_or(512),
-        shuffle: section.truth("shuffle", true)?,
-        seed: section.whole("seed", 0)?.unwrap_or(1),
-        drop_last: section.truth("drop_last", false)?,
-        shuffle_window: section.size("shuffle_window", 1)?.unwrap_or(64 << 20),
+    let usual = BatchSpec::default();
+    Ok(BatchSpec {
+        rows: section.count("rows", 1)?.unwrap_or(usual.rows),
+        shuffle: section.truth("shuffle", usual.shuffle)?,
+        seed: section.whole("seed", 0)?.unwrap_or(usual.seed),
+        drop_last: section.truth("drop_last", usual.drop_last)?,
+        window_bytes: section.size("shuffle_window", 1)?.unwrap_or(usual.window_bytes),
     })
 }
 
@@ -239,7 +220,7 @@ fn read_checkpoint(document: &Document) -> Result<CheckpointSpec> {
     })
 }
 
-fn read_stages(document: &Document) -> Result<StageSpec> {
+fn read_stages(document: &Document) -> Result<StreamOptions> {
     let section = Section::open(document, "pipeline")?.only(tables::PIPELINE.keys, elsewhere("pipeline"))?;
     let policies = [("fail", OnBad::Fail), ("skip", OnBad::Skip), ("quarantine", OnBad::Quarantine)];
     let few = |key: &str, most: usize| match section.count(key, 1)? {
@@ -247,13 +228,17 @@ fn read_stages(document: &Document) -> Result<StageSpec> {
         count => Ok(count),
     };
     let part = section.number("max_bad_fraction", |x| (0.0..=1.0).contains(&x), "in [0, 1]")?;
-    Ok(StageSpec {
-        memory: section.size("memory", 1 << 20)?.unwrap_or(256 << 20),
+    let usual = StreamOptions::default();
+    Ok(StreamOptions {
+        memory: section.size("memory", LEAST_MEMORY)?.unwrap_or(usual.memory),
         workers: few("workers", 256)?,
-        prefetch: few("prefetch", 1024)?.unwrap_or(2),
-        on_bad: section.choice("on_bad", &policies)?.unwrap_or(OnBad::Fail),
-        max_bad: section.whole("max_bad", 0)?.unwrap_or(1000),
-        max_bad_fraction: part.unwrap_or(0.01),
+        prefetch: few("prefetch", 1024)?.unwrap_or(usual.prefetch),
+        bad: BadPolicy {
+            on_bad: section.choice("on_bad", &policies)?.unwrap_or(usual.bad.on_bad),
+            max_bad: section.whole("max_bad", 0)?.unwrap_or(usual.bad.max_bad),
+            max_bad_fraction: part.unwrap_or(usual.bad.max_bad_fraction),
+        },
+        ..usual
     })
 }
 

@@ -29,7 +29,7 @@ impl Stop {
         self.inner.1.notify_waiters();
     }
 
-    /// Whether somebody asked.
+    /// Returns true if somebody asked.
     pub fn is_requested(&self) -> bool {
         self.inner.0.load(Ordering::SeqCst)
     }

@@ -1,7 +1,7 @@
 //! The running stages: a source, decoders and a batcher, side by side.
 //!
 //! ```text
-//! planner ──plan──▶ cutter ──work──▶ decoders (several) ──done──▶ batcher ──items──▶ Stream::next
+//! fetcher ─to read─▶ cutter ──work──▶ decoders (several) ──done──▶ batcher ──items──▶ Stream::next
 //!  awaits bytes      cuts pieces       any order                    restores order
 //! ```
 //!
@@ -21,33 +21,42 @@ use std::thread;
 use std::time::Instant;
 
 use async_channel::{Receiver, Sender, bounded};
+use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
 use super::budget::{ByteBudget, Held};
+use super::spec::as_size;
 use super::waits::{StageWaits, Waits};
-use crate::batcher::{Arrival, BadPolicy, BatchSpec, Batcher, Event};
+use crate::batcher::{Arrival, BadPolicy, BatchSpec, Batcher, BatcherInput};
 use crate::caught::quietly;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::{BadRecord, Decoded, Decoder, Output};
 use crate::error::{Error, ErrorKind, Result};
-use crate::order::{EpochPlan, rows_of_epoch};
+use crate::order::{EpochOrder, rows_of_epoch};
 use crate::source::{Arrived, BlockSource, Fetched, IndexedSource, Piece, ReadLimits, Source};
 
-/// How the stages run. None of it changes the batches, but that records which are too large for the memory are bad.
-#[derive(Clone, Debug, PartialEq)]
+/// `[pipeline]`: how the stages run. Nothing of it changes what is learned, except which bad records are left out, and
+/// that records which are too large for the memory are bad.
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StreamOptions {
-    /// Bytes that the whole pipeline may hold.
+    /// Bytes that the whole pipeline may hold; while held-out rows are looked at, they have half as much besides.
+    #[serde(serialize_with = "as_size")]
     pub memory: u64,
-    /// Decoders that work at once.
-    pub workers: usize,
+    /// Decoders that work at once; `None` is one per core, at most 8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<usize>,
     /// Blocks that are fetched ahead.
     pub prefetch: usize,
     /// What to do about records that cannot be read.
+    #[serde(flatten)]
     pub bad: BadPolicy,
-    /// Ends the stream after this many epochs, counted from the very beginning; `None` goes on for ever.
+    /// Ends the stream after this many epochs, counted from the very beginning; `None` goes on for ever. Said by
+    /// whoever opens the stream, not by a pipeline.
+    #[serde(skip)]
     pub epochs: Option<u64>,
-    /// What sizes records and pages may have; `None` follows from `memory`.
+    /// What sizes records and pages may have; `None` follows from `memory`. Not said by a pipeline either.
+    #[serde(skip)]
     pub limits: Option<ReadLimits>,
 }
 
@@ -56,12 +65,16 @@ impl StreamOptions {
     pub fn read_limits(&self) -> ReadLimits {
         self.limits.unwrap_or_else(|| ReadLimits::of_memory(PIECE_BYTES as usize, self.memory))
     }
+
+    fn num_workers(&self) -> usize {
+        let usual = || thread::available_parallelism().map_or(2, usize::from).min(8);
+        self.workers.unwrap_or_else(usual).max(1)
+    }
 }
 
 impl Default for StreamOptions {
     fn default() -> Self {
-        let workers = thread::available_parallelism().map_or(2, usize::from).min(8);
-        Self { memory: 256 << 20, workers, prefetch: 2, bad: BadPolicy::default(), epochs: None, limits: None }
+        Self { memory: 256 << 20, workers: None, prefetch: 2, bad: BadPolicy::default(), epochs: None, limits: None }
     }
 }
 
@@ -117,14 +130,15 @@ impl Stream {
             Batcher::new(batch, options.bad, decoder.shape().clone(), arrival, options.memory / 2, start.clone())?;
 
         let limits = options.read_limits();
-        let (plan, planned) = bounded(options.prefetch.max(1));
-        let (work, to_do) = bounded(options.workers.max(1) * 2);
-        let (done, finished) = bounded(options.workers.max(1) * 2);
+        let (to_read, reading) = bounded(options.prefetch.max(1));
+        let workers = options.num_workers();
+        let (work, to_do) = bounded(workers * 2);
+        let (done, finished) = bounded(workers * 2);
         let (send_items, items) = bounded(READY_ITEMS);
         let waits = Arc::new(Waits::default());
         let bad = Arc::new(Mutex::new(Vec::new()));
 
-        let planner = Planner {
+        let fetcher = Fetcher {
             source: source.clone(),
             batch: batch.clone(),
             epochs: options.epochs,
@@ -132,13 +146,13 @@ impl Stream {
             piece_rows: (PIECE_BYTES / row_bytes.max(1)).clamp(1, WINDOW_ROWS),
             fetched: budgets.fetched.clone(),
             limits,
-            plan,
+            to_read,
         };
-        runtime.spawn(planner.run(start));
+        runtime.spawn(fetcher.run(start));
 
         let cutter = Cutter {
             runtime,
-            planned,
+            reading,
             work,
             done: done.clone(),
             pieces: budgets.pieces.clone(),
@@ -148,10 +162,14 @@ impl Stream {
             limits,
         };
         spawn("anemone-cutter", move || cutter.run())?;
-        for _ in 0..options.workers.max(1) {
-            let worker =
-                Worker { to_do: to_do.clone(), done: done.clone(), decoder: decoder.clone(), waits: waits.clone() };
-            spawn("anemone-decoder", move || worker.run())?;
+        for _ in 0..workers {
+            let stage = DecoderStage {
+                to_do: to_do.clone(),
+                done: done.clone(),
+                decoder: decoder.clone(),
+                waits: waits.clone(),
+            };
+            spawn("anemone-decoder", move || stage.run())?;
         }
         drop((to_do, done)); // the stages have their own: a channel closes when its last user ends
         let stage = BatcherStage { finished, batcher, items: send_items, bad: bad.clone(), waits: waits.clone() };
@@ -235,7 +253,7 @@ impl Drop for Stream {
 
 #[derive(Debug)]
 struct Budgets {
-    /// Taken by the planner, given back when a block has been cut up.
+    /// Taken by the fetcher, given back when a block has been cut up.
     fetched: ByteBudget,
     /// Taken by the cutter, given back when the batcher has taken the rows.
     pieces: ByteBudget,
@@ -247,8 +265,8 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
     spawned.map(drop).map_err(|e| Error::io("cannot start a thread", &e))
 }
 
-/// What the cutter is to do next.
-enum Plan {
+/// What the cutter is to read next.
+enum ToRead {
     Block {
         index: usize,
         fetch: JoinHandle<Result<Fetched>>,
@@ -261,12 +279,12 @@ enum Plan {
     Live(Arc<dyn crate::source::LiveSource>),
     WindowEnd,
     EpochEnd,
-    /// Nothing comes any more. A plan that ends without it broke off.
+    /// Nothing comes any more. A stream that ends without it broke off.
     End,
 }
 
 /// Says in which order blocks and rows are read, and begins to fetch them.
-struct Planner {
+struct Fetcher {
     source: Source,
     batch: BatchSpec,
     epochs: Option<u64>,
@@ -275,7 +293,7 @@ struct Planner {
     piece_rows: u64,
     fetched: ByteBudget,
     limits: ReadLimits,
-    plan: Sender<Plan>,
+    to_read: Sender<ToRead>,
 }
 
 /// The stage after this one has ended: so does this one.
@@ -287,15 +305,15 @@ impl<T> From<async_channel::SendError<T>> for Stopped {
     }
 }
 
-impl Planner {
+impl Fetcher {
     async fn run(self, start: Cursor) {
-        let planned = match self.source.clone() {
-            Source::Blocks(source) => self.plan_blocks(source, &start).await,
-            Source::Indexed(source) => self.plan_rows(source, &start).await,
-            Source::Live(source) => self.plan_live(source).await,
+        let sent = match self.source.clone() {
+            Source::Blocks(source) => self.send_blocks(source, &start).await,
+            Source::Indexed(source) => self.send_rows(source, &start).await,
+            Source::Live(source) => self.send_live(source).await,
         };
-        if planned.is_ok() {
-            let _stopped = self.plan.send(Plan::End).await;
+        if sent.is_ok() {
+            let _stopped = self.to_read.send(ToRead::End).await;
         }
     }
 
@@ -303,30 +321,30 @@ impl Planner {
         self.epochs.is_none_or(|epochs| epoch < epochs)
     }
 
-    async fn plan_blocks(&self, source: Arc<dyn BlockSource>, start: &Cursor) -> std::result::Result<(), Stopped> {
+    async fn send_blocks(&self, source: Arc<dyn BlockSource>, start: &Cursor) -> std::result::Result<(), Stopped> {
         let bytes: Vec<u64> = source.blocks().iter().map(|block| block.bytes.saturating_mul(self.expansion)).collect();
         let mut first_window = start.window;
         for epoch in (start.epoch..).take_while(|&epoch| self.wants(epoch)) {
-            let plan = match self.batch.shuffle {
-                true => EpochPlan::shuffled(&bytes, self.batch.window_bytes, self.batch.seed, epoch),
-                false => EpochPlan::in_order(bytes.len()),
+            let order = match self.batch.shuffle {
+                true => EpochOrder::shuffled(&bytes, self.batch.window_bytes, self.batch.seed, epoch),
+                false => EpochOrder::in_order(bytes.len()),
             };
-            for window in first_window..plan.num_windows() {
-                for &index in plan.window(window) {
+            for window in first_window..order.num_windows() {
+                for &index in order.window(window) {
                     let held = self.fetched.take(source.blocks()[index].fetch_bytes).await.ok_or(Stopped)?;
                     let (reader, limits) = (source.clone(), self.limits);
                     let fetch = tokio::spawn(async move { reader.fetch(index, limits).await });
-                    self.plan.send(Plan::Block { index, fetch, held }).await?;
+                    self.to_read.send(ToRead::Block { index, fetch, held }).await?;
                 }
-                self.plan.send(Plan::WindowEnd).await?;
+                self.to_read.send(ToRead::WindowEnd).await?;
             }
             first_window = 0;
-            self.plan.send(Plan::EpochEnd).await?;
+            self.to_read.send(ToRead::EpochEnd).await?;
         }
         Ok(())
     }
 
-    async fn plan_rows(&self, source: Arc<dyn IndexedSource>, start: &Cursor) -> std::result::Result<(), Stopped> {
+    async fn send_rows(&self, source: Arc<dyn IndexedSource>, start: &Cursor) -> std::result::Result<(), Stopped> {
         let num_rows = source.num_rows();
         let num_windows = num_rows.map_or(u64::MAX, |rows| rows.div_ceil(WINDOW_ROWS));
         let mut first_window = start.window;
@@ -337,19 +355,19 @@ impl Planner {
                 for first in (window * WINDOW_ROWS..end).step_by(self.piece_rows as usize) {
                     let positions = first..end.min(first + self.piece_rows);
                     let rows = positions.map(|p| order.as_ref().map_or(p, |order| order.at(p))).collect();
-                    self.plan.send(Plan::Gather { source: source.clone(), rows }).await?;
+                    self.to_read.send(ToRead::Gather { source: source.clone(), rows }).await?;
                 }
-                self.plan.send(Plan::WindowEnd).await?;
+                self.to_read.send(ToRead::WindowEnd).await?;
             }
             first_window = 0;
-            self.plan.send(Plan::EpochEnd).await?;
+            self.to_read.send(ToRead::EpochEnd).await?;
         }
         Ok(())
     }
 
-    async fn plan_live(&self, source: Arc<dyn crate::source::LiveSource>) -> std::result::Result<(), Stopped> {
-        self.plan.send(Plan::Live(source)).await?;
-        self.plan.send(Plan::EpochEnd).await?;
+    async fn send_live(&self, source: Arc<dyn crate::source::LiveSource>) -> std::result::Result<(), Stopped> {
+        self.to_read.send(ToRead::Live(source)).await?;
+        self.to_read.send(ToRead::EpochEnd).await?;
         Ok(())
     }
 }
@@ -358,7 +376,7 @@ impl Planner {
 struct Done {
     number: u64,
     /// What happened; `None` is the end of the stream.
-    result: Result<Option<Event>>,
+    result: Result<Option<BatcherInput>>,
     /// Given back when the batcher has taken the rows.
     held: Option<Held>,
 }
@@ -378,7 +396,7 @@ enum Job {
 /// Cuts blocks into pieces and numbers everything.
 struct Cutter {
     runtime: Handle,
-    planned: Receiver<Plan>,
+    reading: Receiver<ToRead>,
     work: Sender<Work>,
     done: Sender<Done>,
     pieces: ByteBudget,
@@ -397,24 +415,24 @@ impl Cutter {
     fn cut_all(&mut self) -> std::result::Result<(), Stopped> {
         loop {
             let begun = Instant::now();
-            let Ok(plan) = self.planned.recv_blocking() else { return Ok(()) };
-            match plan {
-                Plan::Block { index, fetch, held } => {
+            let Ok(next) = self.reading.recv_blocking() else { return Ok(()) };
+            match next {
+                ToRead::Block { index, fetch, held } => {
                     let fetched = self.runtime.block_on(fetch);
                     self.waits.cutter.add_input(begun.elapsed());
                     let fetched = fetched.unwrap_or_else(|e| Err(Error::internal(format!("block {index}: {e}"))));
                     self.cut_block(fetched)?;
                     drop(held); // the block's bytes are gone with its iterator
                 }
-                Plan::Gather { source, rows } => {
+                ToRead::Gather { source, rows } => {
                     self.waits.cutter.add_input(begun.elapsed());
                     let bytes = rows.len() as u64 * self.row_bytes;
                     self.send_work(Job::Gather(source, rows), bytes)?;
                 }
-                Plan::Live(source) => self.cut_live(&*source)?,
-                Plan::WindowEnd => self.send_event(Ok(Some(Event::WindowEnd)))?,
-                Plan::EpochEnd => self.send_event(Ok(Some(Event::EpochEnd)))?,
-                Plan::End => self.send_event(Ok(None))?,
+                ToRead::Live(source) => self.cut_live(&*source)?,
+                ToRead::WindowEnd => self.send_input(Ok(Some(BatcherInput::WindowEnd)))?,
+                ToRead::EpochEnd => self.send_input(Ok(Some(BatcherInput::EpochEnd)))?,
+                ToRead::End => self.send_input(Ok(None))?,
             }
         }
     }
@@ -449,10 +467,10 @@ impl Cutter {
                     let bytes = piece.num_bytes() as u64;
                     self.send_work(Job::Decode(piece), bytes)?;
                 }
-                Ok(Some(Arrived::MessageEnd)) => self.send_event(Ok(Some(Event::WindowEnd)))?,
+                Ok(Some(Arrived::MessageEnd)) => self.send_input(Ok(Some(BatcherInput::WindowEnd)))?,
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    self.send_event(Err(error))?;
+                    self.send_input(Err(error))?;
                     return Err(Stopped); // a stream that broke off cannot be read further
                 }
             }
@@ -462,9 +480,9 @@ impl Cutter {
     /// Unreadable data is the policy's business; a failed read is not: the data may be good.
     fn send_damage(&mut self, error: Error) -> std::result::Result<(), Stopped> {
         if !matches!(error.kind(), ErrorKind::Data | ErrorKind::Format) {
-            return self.send_event(Err(error));
+            return self.send_input(Err(error));
         }
-        self.send_event(Ok(Some(Event::Damaged(BadRecord::damage(error.to_string())))))
+        self.send_input(Ok(Some(BatcherInput::Damaged(BadRecord::damage(error.to_string())))))
     }
 
     fn send_work(&mut self, job: Job, bytes: u64) -> std::result::Result<(), Stopped> {
@@ -477,7 +495,7 @@ impl Cutter {
         Ok(())
     }
 
-    fn send_event(&mut self, result: Result<Option<Event>>) -> std::result::Result<(), Stopped> {
+    fn send_input(&mut self, result: Result<Option<BatcherInput>>) -> std::result::Result<(), Stopped> {
         let number = self.number();
         Ok(self.done.send_blocking(Done { number, result, held: None })?)
     }
@@ -489,14 +507,14 @@ impl Cutter {
 }
 
 /// Decodes pieces, in whatever order they come.
-struct Worker {
+struct DecoderStage {
     to_do: Receiver<Work>,
     done: Sender<Done>,
     decoder: Arc<dyn Decoder>,
     waits: Arc<Waits>,
 }
 
-impl Worker {
+impl DecoderStage {
     fn run(self) {
         loop {
             let begun = Instant::now();
@@ -517,7 +535,7 @@ impl Worker {
                 .done
                 .send_blocking(Done {
                     number,
-                    result: decoded.map(|decoded| Some(Event::Decoded(decoded))),
+                    result: decoded.map(|decoded| Some(BatcherInput::Decoded(decoded))),
                     held: Some(held),
                 })
                 .is_err()
@@ -568,8 +586,8 @@ impl BatcherStage {
             };
             self.waits.batcher.add_input(begun.elapsed());
             let begun = Instant::now();
-            let Some(event) = done.result? else { return Ok(()) }; // the stream is over
-            let pushed = caught(|| self.batcher.push(event));
+            let Some(input) = done.result? else { return Ok(()) }; // the stream is over
+            let pushed = caught(|| self.batcher.push(input));
             drop(done.held); // the rows are the batcher's now
             let bad = self.batcher.take_bad();
             if !bad.is_empty() {
@@ -584,7 +602,7 @@ impl BatcherStage {
         Ok(())
     }
 
-    /// Sends what is complete. Whether anybody still listens.
+    /// Sends what is complete. Returns true if anybody still listens.
     fn deliver_ready(&mut self) -> Result<bool> {
         loop {
             let begun = Instant::now();

@@ -214,7 +214,7 @@ impl Binding {
         &self.chosen
     }
 
-    /// Whether only the field `bytes` of the column is read.
+    /// Returns true if only the field `bytes` of the column is read.
     pub(super) fn reads_image_bytes(&self) -> bool {
         self.form == Form::Images
     }

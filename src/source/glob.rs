@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Whether a name has the marks of a pattern.
+/// Returns true if a name has the marks of a pattern.
 pub(super) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
@@ -18,7 +18,7 @@ pub(super) fn split(pattern: &str) -> (&str, &str) {
     pattern.split_at(pattern[..mark].rfind('/').map_or(0, |slash| slash + 1))
 }
 
-/// Whether a name, `/` between its parts, fits a pattern.
+/// Returns true if a name, `/` between its parts, fits a pattern.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let name: Vec<&str> = name.split('/').collect();
     parts_match(&parts(pattern), &name)
@@ -89,7 +89,7 @@ fn parts_match(pattern: &[&str], name: &[&str]) -> bool {
     }
 }
 
-/// Whether one part of a name fits one part of a pattern.
+/// Returns true if one part of a name fits one part of a pattern.
 fn part_matches(pattern: &str, name: &str) -> bool {
     if is_hidden(name) && !is_hidden(pattern) {
         return false;

@@ -9,7 +9,7 @@ use crate::made::{Kind, MadeBlocks, MadeDecoder, Seen, run};
 
 fn options(on_bad: OnBad, max_bad: u64) -> StreamOptions {
     let bad = BadPolicy { on_bad, max_bad, max_bad_fraction: 1.0 };
-    StreamOptions { bad, epochs: Some(1), workers: 2, ..StreamOptions::default() }
+    StreamOptions { bad, epochs: Some(1), workers: Some(2), ..StreamOptions::default() }
 }
 
 fn batch() -> BatchSpec {

@@ -13,7 +13,7 @@ use crate::made::{Kind, MadeBlocks, MadeDecoder, MadeRows, Seen, run};
 
 fn options(workers: usize, epochs: u64) -> StreamOptions {
     let bad = BadPolicy { on_bad: OnBad::Skip, max_bad: u64::MAX, max_bad_fraction: 1.0 };
-    StreamOptions { workers, bad, epochs: Some(epochs), ..StreamOptions::default() }
+    StreamOptions { workers: Some(workers), bad, epochs: Some(epochs), ..StreamOptions::default() }
 }
 
 /// Whether the made decoder takes row `row` of a source whose rows have numbers.

@@ -19,7 +19,7 @@ fn bytes_in_flight_stay_within_the_budget_when_nobody_takes_batches() {
     runtime.block_on(async {
         for shuffle in [false, true] {
             let batch = BatchSpec { rows: 64, shuffle, window_bytes: memory / 4, ..BatchSpec::default() };
-            let options = StreamOptions { memory, workers: 3, epochs: Some(1), ..StreamOptions::default() };
+            let options = StreamOptions { memory, workers: Some(3), epochs: Some(1), ..StreamOptions::default() };
             let (source, decoder) =
                 (MadeBlocks::source(blocks.clone(), 16), MadeDecoder::shared(Kind::Bytes(128), false));
             let mut stream = Stream::open(&source, &decoder, &batch, &options, Cursor::default()).unwrap();

@@ -113,12 +113,12 @@ pub(super) fn kept(keep: f32, flow: f32) -> f32 {
         0.0
     } else {
         let decayed = keep * flow;
-        if decayed < NEGLIGIBLE { 0.0 } else { decayed }
+        if decayed < LEAST_MOMENTUM { 0.0 } else { decayed }
     }
 }
 
 /// Momentum below this is dropped as it decays.
-pub(super) const NEGLIGIBLE: f32 = 1e-30;
+pub(super) const LEAST_MOMENTUM: f32 = 1e-30;
 
 /// One row of a flow buffer.
 ///

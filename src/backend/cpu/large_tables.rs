@@ -1,7 +1,7 @@
 //! Large tables in a fused step: touched rows before the pass, their update after it, and everybody on demand.
 
 use super::engine::{Engine, lock};
-use super::gather::{Fused, Gather, NEGLIGIBLE};
+use super::gather::{Fused, Gather, LEAST_MOMENTUM};
 use super::kernels::prefetch;
 use super::lazy::{Cells, LazyTable};
 use super::shared::SharedSlice;
@@ -88,7 +88,7 @@ pub(super) fn update_large_table<'a>(
     }
     // What is dropped of the flows as it decays is dropped of their mass: else a unit that has none left would be
     // updated with nothing.
-    let dropped = cats as f64 * f64::from(NEGLIGIBLE);
+    let dropped = cats as f64 * f64::from(LEAST_MOMENTUM);
     masses.iter_mut().filter(|mass| **mass < dropped).for_each(|mass| *mass = 0.0);
     let mut top_down = Vec::new();
     gather.top_down(table.param, &mut top_down);

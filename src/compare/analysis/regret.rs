@@ -143,7 +143,7 @@ fn find<'a>(section: &'a Section, name: &str) -> Option<&'a Contender> {
     section.contenders.iter().find(|contender| contender.name == name)
 }
 
-/// Whether everybody has all runs. A section of nobody has not begun.
+/// Returns true if everybody has all runs. A section of nobody has not begun.
 fn is_over(section: &Section) -> bool {
     !section.contenders.is_empty() && section.contenders.iter().all(|c| c.runs.len() >= wanted(section, c).max(1))
 }

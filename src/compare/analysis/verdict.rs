@@ -241,7 +241,7 @@ fn in_seeds(count: usize, all: usize) -> String {
     }
 }
 
-/// Whether a number is shown as zero.
+/// Returns true if a number is shown as zero.
 fn is_nothing(number: f64, decimals: usize) -> bool {
     fixed(number.abs(), decimals) == fixed(0.0, decimals)
 }

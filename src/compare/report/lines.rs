@@ -22,7 +22,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// Whether there is anything to draw.
+    /// Returns true if there is anything to draw.
     pub fn is_empty(&self) -> bool {
         self.points.iter().all(|p| p.valid.is_none()) && self.failed.iter().flatten().all(|p| value(p).is_none())
     }

@@ -4,6 +4,7 @@ use super::table::{Cell, Table};
 use crate::compare::analysis::{Reached, Spread, Standing, against, best_of_seed, full_batch_em, reach, wanted};
 use crate::compare::findings::{Contender, Section, Setting, Trial};
 use crate::compare::numbers::{decimals, fixed, short, signed};
+use crate::optim::optimizer_title;
 
 /// What became of everybody.
 pub fn results(section: &Section) -> Table {
@@ -203,16 +204,9 @@ pub fn trials(section: &Section, contender: &Contender) -> Table {
     }
 }
 
-/// An optimizer as people call it.
+/// An optimizer as people call it; one that this version does not know by its name.
 pub fn optimizer(name: &str) -> String {
-    match name {
-        "full_batch_em" => "full-batch EM".into(),
-        "mini_batch_em" => "mini-batch EM".into(),
-        "stepwise_em" => "stepwise EM".into(),
-        "adam" => "Adam".into(),
-        "sgd" => "SGD".into(),
-        other => other.replace('_', " "),
-    }
+    optimizer_title(name).map_or_else(|| name.replace('_', " "), str::to_string)
 }
 
 /// What a contender ran with, and whether somebody looked for it.

@@ -35,7 +35,7 @@ impl Run<'_> {
             self.finish_writing_or_warn().await;
         }
         let spec = &self.spec.checkpoint;
-        let (step, last) = (self.learner.progress().step, &self.checkpointed);
+        let (step, last) = (self.learner.progress().batches, &self.checkpointed);
         let by_batches = spec.every_batches.is_some_and(|every| step.is_multiple_of(every) && step != last.step);
         let is_new = last.cursor.as_ref() != Some(&self.learner.progress().cursor);
         let by_seconds = is_new && spec.every_seconds.is_some_and(|every| last.at.elapsed().as_secs_f64() >= every);
@@ -68,15 +68,15 @@ impl Run<'_> {
             Ok(Hold::Held) | Err(_) => {} // whoever writes looks again, and tells
         }
         let snapshot = self.learner.snapshot().await?;
-        self.memory.seconds = self.seconds();
-        (self.checkpointed.at, self.checkpointed.step) = (Instant::now(), snapshot.progress.step);
+        self.record.seconds = self.seconds();
+        (self.checkpointed.at, self.checkpointed.step) = (Instant::now(), snapshot.progress.batches);
         self.checkpointed.cursor = Some(snapshot.progress.cursor.clone());
-        let extra = self.memory.write();
+        let extra = self.record.write();
         let keep = self.spec.checkpoint.keep;
-        let best = self.memory.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
+        let best = self.record.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
         let task = tokio::task::spawn_blocking(move || {
             let path = folder.write(&snapshot, &identity, &extra)?;
-            let unpruned = folder.prune(snapshot.progress.step, keep, best).err();
+            let unpruned = folder.prune(snapshot.progress.batches, keep, best).err();
             Ok((path, unpruned))
         });
         self.writing = Some(Writing { task, begun: Instant::now() });

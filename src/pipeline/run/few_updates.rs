@@ -3,7 +3,6 @@
 //! A mini-batch optimizer needs some hundreds of updates to get anywhere. Batches that are large for little data make
 //! fewer, and the likelihood then says less about the model than about that.
 
-use crate::optim::OptimizerSpec;
 use crate::pipeline::spec::PipelineSpec;
 
 /// Fewer updates than this are worth a word.
@@ -19,9 +18,7 @@ const LEAST_ROWS: u64 = 16;
 pub(super) fn few_updates(spec: &PipelineSpec, epoch_rows: u64) -> Option<String> {
     let learn = &spec.learn;
     let (Some(epochs), None, None) = (learn.epochs, learn.batches, learn.seconds) else { return None };
-    if matches!(learn.optimizer, OptimizerSpec::FullBatchEm(_)) {
-        return None;
-    }
+    learn.optimizer.batches_per_update()?; // one update an epoch is what full-batch EM is for
     let batch_rows = spec.batch.rows as u64;
     let batches = epochs.saturating_mul(epoch_rows.div_ceil(batch_rows));
     if epoch_rows == 0 || batches >= FEW_UPDATES {

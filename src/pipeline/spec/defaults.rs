@@ -10,6 +10,7 @@ use super::document::{Document, inline};
 use super::key::{Key, Table, Unset};
 use super::{PipelineSpec, circuit, decode, learn, source};
 use crate::error::Result;
+use crate::optim::OPTIMIZERS;
 use crate::pipeline::suggest::list;
 
 /// Where nothing depends on a choice.
@@ -91,7 +92,7 @@ fn shortest(table: &Table) -> Vec<(&'static str, String)> {
             models.collect()
         }
         "learn" => {
-            let optimizers = learn::OPTIMIZERS.iter();
+            let optimizers = OPTIMIZERS.iter();
             optimizers.map(|name| (*name, format!("{SYNTHETIC}[learn]\noptimizer = \"{name}\"\n"))).collect()
         }
         "learn.step" => {
@@ -163,9 +164,7 @@ mod tests {
         }
         let own_keys = circuit::MODELS.iter().flat_map(|(_, keys)| keys.iter().copied()).chain(circuit::COMMON);
         own_keys.for_each(|key| assert!(names(&tables::CIRCUIT).contains(&key), "circuit.{key}"));
-        for key in
-            learn::OPTIMIZERS.iter().flat_map(|name| learn::default_options(name).keys().cloned().collect::<Vec<_>>())
-        {
+        for key in OPTIMIZERS.iter().flat_map(|name| learn::default_options(name).keys().cloned().collect::<Vec<_>>()) {
             assert!(names(&tables::LEARN).contains(&key.as_str()), "learn.{key}");
         }
         let kinds = decode::KINDS.iter().flat_map(|(.., keys)| keys.iter());

@@ -18,12 +18,12 @@ pub(crate) struct Document {
     name: String,
     root: Map<String, Value>,
     /// Where each value was written, by its path.
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, WrittenAt>,
 }
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum WrittenAt {
     /// A line of the file, from 1.
     Line(usize),
     /// The flag that said it, as it is typed.
@@ -49,7 +49,7 @@ impl Document {
             refuse(e.span().map_or(0, |span| span.start), &why)
         })?;
         document.root = convert_table(table.get_ref(), "", &mut |path, offset| {
-            document.places.insert(path.to_string(), Place::Line(line(offset)));
+            document.places.insert(path.to_string(), WrittenAt::Line(line(offset)));
         })
         .map_err(|(offset, why)| refuse(offset, &why))?;
         Ok(document)
@@ -85,11 +85,11 @@ impl Document {
         // What was written below it is gone with it.
         let below = format!("{path}.");
         self.places.retain(|place, _| place != path && !place.starts_with(&below));
-        self.places.insert(path.to_string(), Place::Flag(flag.to_string()));
+        self.places.insert(path.to_string(), WrittenAt::Flag(flag.to_string()));
         Ok(())
     }
 
-    /// Takes out a value; whether it was there.
+    /// Takes out a value. Returns true if it was there.
     pub fn remove(&mut self, path: &str) -> bool {
         let (parents, key) = path.rsplit_once('.').unwrap_or(("", path));
         let mut table = Some(&mut self.root);
@@ -103,15 +103,15 @@ impl Document {
     /// Takes everything that was set so far for written: what is set from now on comes on top of it.
     pub fn settle(&mut self) {
         for place in self.places.values_mut() {
-            if let Place::Flag(flag) = place {
-                *place = Place::Elsewhere(std::mem::take(flag));
+            if let WrittenAt::Flag(flag) = place {
+                *place = WrittenAt::Elsewhere(std::mem::take(flag));
             }
         }
     }
 
-    /// Whether a flag, and not the file, said it.
+    /// Returns true if a flag, and not the file, said it.
     pub fn is_from_flag(&self, path: &str) -> bool {
-        matches!(self.places.get(path), Some(Place::Flag(_)))
+        matches!(self.places.get(path), Some(WrittenAt::Flag(_)))
     }
 
     /// The keys of the table at a dotted path, in the order they were written.
@@ -119,8 +119,8 @@ impl Document {
         let Some(table) = self.get(path).and_then(Value::as_object) else { return Vec::new() };
         let mut keys: Vec<String> = table.keys().cloned().collect();
         keys.sort_by_key(|key| match self.places.get(&format!("{path}.{key}")) {
-            Some(Place::Line(line)) => *line,
-            Some(Place::Flag(_) | Place::Elsewhere(_)) | None => usize::MAX,
+            Some(WrittenAt::Line(line)) => *line,
+            Some(WrittenAt::Flag(_) | WrittenAt::Elsewhere(_)) | None => usize::MAX,
         });
         keys
     }
@@ -130,8 +130,8 @@ impl Document {
         let mut at = path;
         loop {
             match self.places.get(at) {
-                Some(Place::Line(line)) => return format!("{}:{line}", self.name),
-                Some(Place::Flag(said) | Place::Elsewhere(said)) => return said.clone(),
+                Some(WrittenAt::Line(line)) => return format!("{}:{line}", self.name),
+                Some(WrittenAt::Flag(said) | WrittenAt::Elsewhere(said)) => return said.clone(),
                 None => match at.rsplit_once('.') {
                     Some((parent, _)) => at = parent,
                     None => return self.name.clone(),

@@ -2,10 +2,8 @@
 //!
 //! The options of an optimizer are those of its [`OptimizerSpec`], short where the file is short: `step = 0.3` is a
 //! constant schedule, `smoothing = 1e-4` the relative rule. Which options an optimizer has is read off its defaults, so
-//! that a new one needs no change here, only its line in `tables`; which values are allowed is asked of the optimizer
-//! itself.
-
-use std::sync::Arc;
+//! that a new one needs no change here; only an option that none had before needs its line in `tables`. Which values are
+//! allowed is asked of the optimizer itself.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -15,12 +13,9 @@ use super::document::Document;
 use super::section::Section;
 use super::tables;
 use crate::backend::RetainSource;
-use crate::backend::cpu::{CpuBackend, CpuOptions};
-use crate::circuit::{Categorical, Params};
 use crate::error::{Error, ErrorKind, Result};
-use crate::optim::{ACCEPTED_LENGTHS, Length, OptimizerSpec, Pace};
+use crate::optim::{ACCEPTED_LENGTHS, Length, OPTIMIZERS, OptimizerSpec};
 use crate::pipeline::suggest::list;
-use crate::structure::{Tying, hmm};
 
 /// What learns, and for how long.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,9 +29,6 @@ pub struct LearnSection {
     /// Seconds to learn for, over all resumptions.
     pub seconds: Option<f64>,
 }
-
-/// Every optimizer by its name in files.
-pub(crate) const OPTIMIZERS: [&str; 6] = ["anemone", "full_batch_em", "mini_batch_em", "stepwise_em", "adam", "sgd"];
 
 /// Keys of `[learn]` that are no optimizer's.
 pub(crate) const LIMITS: [&str; 3] = ["epochs", "batches", "seconds"];
@@ -52,9 +44,6 @@ pub(super) const SCHEDULES: [(&str, &[&str]); 5] = [
 /// Those that are lengths, and the one that can be left out.
 const LENGTHS: [&str; 5] = ["delay", "horizon", "warmup", "stable", "decay"];
 const OPTIONAL: &str = "floor";
-
-/// The keys that hold a schedule.
-const SCHEDULED: [&str; 2] = ["step", "rate"];
 
 /// The options of an optimizer at their defaults, as JSON; empty for a name that is none.
 pub(crate) fn default_options(optimizer: &str) -> Map<String, Value> {
@@ -96,7 +85,7 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
     }
     let optimizer: OptimizerSpec = serde_json::from_value(Value::Object(options))
         .map_err(|e| Error::option(format!("{}: {e}", document.place("learn"))))?;
-    check_ranges(&optimizer).map_err(|e| at_its_key(document, learn, &e))?;
+    optimizer.check().map_err(|e| at_its_key(document, learn, &e))?;
 
     let (epochs, batches) = (learn.whole("epochs", 1)?, learn.whole("batches", 1)?);
     let seconds = learn.number("seconds", |s| s > 0.0, "positive")?;
@@ -123,8 +112,8 @@ fn read_option(document: &Document, learn: Section<'_>, key: &str, default: &Val
     let Some(value) = learn.value(key) else { return Ok(None) };
     let path = format!("learn.{key}");
     Ok(Some(match key {
-        _ if SCHEDULED.contains(&key) && value.is_object() => read_schedule(document, &path)?,
-        _ if SCHEDULED.contains(&key) => json!({"schedule": "constant", "step": any_number(learn, key)?}),
+        _ if is_schedule(default) && value.is_object() => read_schedule(document, &path)?,
+        _ if is_schedule(default) => json!({"schedule": "constant", "step": any_number(learn, key)?}),
         "smoothing" if value.is_object() => read_smoothing(document, &path)?,
         "smoothing" => json!({"relative": any_number(learn, key)?}),
         "average" if value.is_object() => read_average(document, &path)?,
@@ -167,6 +156,11 @@ fn read_schedule(document: &Document, path: &str) -> Result<Value> {
     Ok(Value::Object(schedule))
 }
 
+/// Returns true for a schedule as JSON.
+fn is_schedule(value: &Value) -> bool {
+    value.get("schedule").is_some()
+}
+
 /// What is written, if it is a length.
 fn a_length(section: Section<'_>, key: &str, written: &Value) -> Result<Value> {
     match serde_json::from_value::<Length>(written.clone()) {
@@ -195,29 +189,16 @@ fn read_average(document: &Document, path: &str) -> Result<Value> {
     Ok(Value::Object(options.into_iter().flatten().collect()))
 }
 
-/// Asks the optimizer itself what it thinks of its options, on the smallest circuit there is.
-fn check_ranges(optimizer: &OptimizerSpec) -> Result<()> {
-    let circuit = Arc::new(hmm(1, 1, Categorical::new(1)?, Tying::Homogeneous)?);
-    let params = Params::random(&circuit, 0, 0.0)?;
-    let mut backend = CpuBackend::new(circuit, &params, &CpuOptions { threads: Some(1), ..CpuOptions::default() })?;
-    // Whatever its unit, a length is as long as it is written here: the data is not open yet.
-    optimizer.clone().resolved(&Pace::new(Some(1), 1, false, 1))?.build(&mut backend).map(|_| ())
-}
-
-/// An optimizer's complaint `from = 2: …` with the place where that was written.
+/// An optimizer's complaint about one of its options, with the place where that was written.
 fn at_its_key(document: &Document, learn: Section<'_>, error: &Error) -> Error {
-    let message = error.to_string();
-    let name = message.split(" = ").next().unwrap_or_default();
-    let scheduled = SCHEDULED.into_iter().find(|key| learn.has(key)).unwrap_or(SCHEDULED[0]);
-    let inside = learn.value(scheduled).and_then(Value::as_object).is_some_and(|table| table.contains_key(name));
-    let (path, message) = match name {
-        _ if inside => (format!("learn.{scheduled}.{name}"), format!("{scheduled}.{message}")),
-        _ if tables::AVERAGE.key(name).is_some() => (format!("learn.average.{name}"), format!("average.{message}")),
-        "step" => (format!("learn.{scheduled}"), message.replacen("step", scheduled, 1)),
-        _ => (format!("learn.{name}"), message),
-    };
     debug_assert_eq!(error.kind(), ErrorKind::Option, "{error}");
-    Error::option(format!("{}: learn.{message}", document.place(&path)))
+    let message = error.to_string();
+    let Some(key) = error.key() else { return Error::option(format!("{}: {message}", document.place("learn"))) };
+    // A constant step is a plain number, or a table that calls it `step`.
+    let is_table = learn.value(key).is_some_and(is_schedule);
+    let path = if is_table { format!("learn.{key}.step") } else { format!("learn.{key}") };
+    let said = message.strip_prefix(key).unwrap_or(&message);
+    Error::option(format!("{}: {path}{said}", document.place(&path))).with_key(path)
 }
 
 impl Serialize for LearnSection {

@@ -49,12 +49,12 @@ impl<'a> Section<'a> {
         Ok(self)
     }
 
-    /// Whether the table is written at all.
+    /// Returns true if the table is written at all.
     pub fn is_written(&self) -> bool {
         self.table.is_some()
     }
 
-    /// Whether the key is written.
+    /// Returns true if the key is written.
     pub fn has(&self, key: &str) -> bool {
         self.value(key).is_some()
     }

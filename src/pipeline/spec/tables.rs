@@ -8,6 +8,7 @@ use super::key::Unset::{Default, DefaultIf, Derived, Means, Required, Value};
 use super::key::Values::{Between, Counts, Length, Number, Other, Size, Text, Texts, Truth, Whole, Word};
 use super::key::{Key, Table, for_all, key};
 use super::{circuit, decode, learn, source};
+use crate::optim::OPTIMIZERS;
 
 /// The sections of a pipeline, in the order of the data.
 pub(crate) const SECTIONS: [&Table; 8] =
@@ -225,7 +226,7 @@ pub(super) const LEARN: Table = Table {
             reached ends the run.",
     owners: learn::optimizers_with,
     keys: &[
-        key("optimizer", Word(&learn::OPTIMIZERS), Value("\"anemone\""), "The rule that updates the parameters"),
+        key("optimizer", Word(&OPTIMIZERS), Value("\"anemone\""), "The rule that updates the parameters"),
         key("step", Other("number in (0, 1], or a schedule, `[learn.step]`"), Default, "α, the size of a step"),
         key("rate", Other("positive number, or a schedule, `[learn.rate]`"), Default, "The learning rate"),
         key("momentum", Number("in [0, 1)"), Default, "β of the momentum flows; 0 is none"),

@@ -38,7 +38,7 @@ fn three_lines_are_a_pipeline_and_the_rest_are_defaults() {
     assert_eq!(spec.learn.optimizer, OptimizerSpec::Anemone(AnemoneSpec::default()));
     assert_eq!((spec.learn.epochs, spec.learn.batches, spec.learn.seconds), (Some(1), None, None));
     assert_eq!((spec.checkpoint.every_seconds, spec.checkpoint.keep), (Some(300.0), 3));
-    assert_eq!((spec.pipeline.memory, spec.pipeline.on_bad), (256 << 20, OnBad::Fail));
+    assert_eq!((spec.pipeline.memory, spec.pipeline.bad.on_bad), (256 << 20, OnBad::Fail));
     assert_eq!((spec.validate, spec.name), (None, None));
 }
 
@@ -495,29 +495,24 @@ fn learns() -> impl Strategy<Value = LearnSection> {
     )
 }
 
-fn stages() -> impl Strategy<Value = (BatchSection, CheckpointSpec, StageSpec)> {
+fn stages() -> impl Strategy<Value = (BatchSpec, CheckpointSpec, StreamOptions)> {
     let policies = [OnBad::Fail, OnBad::Skip, OnBad::Quarantine];
     let small = (1usize..9999, any::<bool>(), option::of(1u64..99), option::of(1e-3..1e6));
     (small, 1u64 << 20..1 << 50, proptest::sample::select(policies.to_vec()), 0.0..=1.0).prop_map(
         |((n, truth, some, seconds), bytes, on_bad, part)| {
-            let batch = BatchSection {
+            let batch = BatchSpec {
                 rows: n,
                 shuffle: truth,
                 seed: n as u64,
                 drop_last: !truth,
-                shuffle_window: bytes.next_multiple_of(1 << 10),
+                window_bytes: bytes.next_multiple_of(1 << 10),
             };
             let every_seconds = seconds.or(some.is_none().then_some(300.0));
             let checkpoint = CheckpointSpec { every_batches: some, every_seconds, keep: n, keep_best: truth };
             let workers = some.map(|n| n as usize);
-            let pipeline = StageSpec {
-                memory: bytes,
-                workers,
-                prefetch: n % 1024 + 1,
-                on_bad,
-                max_bad: bytes,
-                max_bad_fraction: part,
-            };
+            let bad = BadPolicy { on_bad, max_bad: bytes, max_bad_fraction: part };
+            let pipeline =
+                StreamOptions { memory: bytes, workers, prefetch: n % 1024 + 1, bad, ..StreamOptions::default() };
             (batch, checkpoint, pipeline)
         },
     )

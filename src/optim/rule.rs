@@ -1,20 +1,20 @@
-//! What every optimizer that updates during an epoch shares: gather a window of flows, apply a rule, count.
+//! What every optimizer that updates during an epoch shares: gather mean flows, apply a rule, count.
 
+use super::mean_flows::{FlowGatherer, MeanFlows, Retaining};
 use super::state::OptimizerState;
-use super::window::{FlowWindow, Retaining, Window};
 use super::{Optimizer, Schedule, StepReport};
 use crate::backend::{Backend, FlowsId, RowsId};
 use crate::circuit::Circuit;
 use crate::data::Batch;
 use crate::error::Result;
 
-/// What an optimizer does with the flows of a window; all else is [`Windowed`].
+/// What an optimizer does with the mean flows of an update; all else is [`ByRule`].
 pub(super) trait Rule: Send {
     /// The optimizer's name.
     const NAME: &'static str;
 
-    /// Moves the parameters by a step of size `step`. Rules without momentum may overwrite the window's flows.
-    fn update(&mut self, backend: &mut dyn Backend, window: Window, step: f64) -> Result<()>;
+    /// Moves the parameters by a step of size `step`. Rules without momentum may overwrite these flows.
+    fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, step: f64) -> Result<()>;
 
     /// For an EM rule that is told by what it retains: the same, as data, so that a backend can fuse it with the
     /// E-step.
@@ -34,33 +34,33 @@ pub(super) enum Buffer {
     Rows(RowsId),
 }
 
-/// A rule applied once a window.
-pub(super) struct Windowed<R> {
+/// A rule applied once per update.
+pub(super) struct ByRule<R> {
     pub rule: R,
     pub step: Schedule,
-    pub window: FlowWindow,
+    pub gatherer: FlowGatherer,
     /// How often a row uses each state of the circuit's inputs.
     counts_per_row: f64,
 }
 
-impl<R> Windowed<R> {
-    pub fn new(rule: R, step: Schedule, window: FlowWindow, circuit: &Circuit) -> Self {
-        Self { rule, step, window, counts_per_row: circuit.counts_per_row() }
+impl<R> ByRule<R> {
+    pub fn new(rule: R, step: Schedule, gatherer: FlowGatherer, circuit: &Circuit) -> Self {
+        Self { rule, step, gatherer, counts_per_row: circuit.counts_per_row() }
     }
 }
 
-impl<R: Rule> Windowed<R> {
+impl<R: Rule> ByRule<R> {
     fn update(&mut self, backend: &mut dyn Backend) -> Result<f64> {
-        let window = self.window.read();
-        let step = self.step_of(window.weight);
-        self.rule.update(backend, window, step)?;
-        self.window.updated();
+        let mean = self.gatherer.read();
+        let step = self.step_of(mean.weight);
+        self.rule.update(backend, mean, step)?;
+        self.gatherer.updated();
         Ok(step)
     }
 
     /// The next step, from rows of this weight.
     fn step_of(&self, weight: f64) -> f64 {
-        self.step.at(self.window.read().updates, weight * self.counts_per_row)
+        self.step.at(self.gatherer.read().updates, weight * self.counts_per_row)
     }
 
     fn replace(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()> {
@@ -70,33 +70,33 @@ impl<R: Rule> Windowed<R> {
                 Buffer::Rows(rows) => backend.load_rows(rows, state.buffer(name)?)?,
             }
         }
-        self.window.load(backend, state)
+        self.gatherer.load(backend, state)
     }
 }
 
-impl<R: Rule> Optimizer for Windowed<R> {
+impl<R: Rule> Optimizer for ByRule<R> {
     fn name(&self) -> &'static str {
         R::NAME
     }
 
     fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<StepReport> {
         let step = self.step_of(batch.total_weight());
-        if self.window.is_one_batch()
+        if self.gatherer.is_one_batch()
             && let Some(rule) = self.rule.retaining(step)
         {
-            let (batch, due) = self.window.learn(backend, batch, rule)?;
+            let (batch, due) = self.gatherer.learn(backend, batch, rule)?;
             if due {
-                self.window.updated();
+                self.gatherer.updated();
             }
-            return Ok(StepReport { batch, step: due.then_some(step) });
+            return Ok(StepReport { batch, step_size: due.then_some(step) });
         }
-        let (batch, due) = self.window.add(backend, batch)?;
-        let step = if due { Some(self.update(backend)?) } else { None };
-        Ok(StepReport { batch, step })
+        let (batch, due) = self.gatherer.add(backend, batch)?;
+        let step_size = if due { Some(self.update(backend)?) } else { None };
+        Ok(StepReport { batch, step_size })
     }
 
     fn end_epoch(&mut self, backend: &mut dyn Backend) -> Result<bool> {
-        let due = self.window.close(backend)?;
+        let due = self.gatherer.close(backend)?;
         if due {
             self.update(backend)?;
         }
@@ -115,7 +115,7 @@ impl<R: Rule> Optimizer for Windowed<R> {
 
     fn save(&self, backend: &dyn Backend) -> Result<OptimizerState> {
         let mut state = OptimizerState::new(R::NAME);
-        self.window.save(backend, &mut state)?;
+        self.gatherer.save(backend, &mut state)?;
         for (name, buffer) in self.rule.buffers() {
             let saved = match buffer {
                 Buffer::Flows(flows) => backend.save_flows(flows)?,

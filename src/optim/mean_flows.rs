@@ -2,16 +2,15 @@
 //!
 //! Flows are means *per sample* before they meet the momentum, so a short last batch weighs as much as any other.
 
-use super::check_option;
 use super::state::OptimizerState;
 use crate::backend::{Backend, BatchReport, EmStep, FlowPrecision, FlowsId, RetainSources, RowsId};
 use crate::circuit::Smoothing;
 use crate::data::Batch;
 use crate::error::{Error, Result};
 
-/// A complete window: the mean flows are `gain` times what `flows` holds.
+/// What an update is made from: the mean flows are `gain` times what `flows` holds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(super) struct MeanFlows {
     pub flows: FlowsId,
     /// Corrects momentum for its start at zero.
     pub gain: f64,
@@ -34,22 +33,22 @@ pub(super) struct Retaining {
 }
 
 impl Retaining {
-    /// The update of a complete window.
-    pub fn update(self, backend: &mut dyn Backend, window: Window) -> Result<()> {
-        self.em_step(window, 0.0, 0.0).update_by_verbs(backend)
+    /// The update from these mean flows.
+    pub fn update(self, backend: &mut dyn Backend, mean: MeanFlows) -> Result<()> {
+        self.em_step(mean, 0.0, 0.0).update_by_verbs(backend)
     }
 
-    /// A step that also gathers the window's flows: flows = keep·flows + gain·Σ.
-    fn em_step(self, window: Window, keep: f64, gain: f64) -> EmStep {
+    /// A step that also gathers the flows: flows = keep·flows + gain·Σ.
+    fn em_step(self, mean: MeanFlows, keep: f64, gain: f64) -> EmStep {
         let Self { sources, scale, offset, smoothing } = self;
-        let Window { flows, masses, spare, gain: correction, .. } = window;
+        let MeanFlows { flows, masses, spare, gain: correction, .. } = mean;
         EmStep { flows, keep, gain, masses, sources, scale, offset, correction, smoothing, spare }
     }
 }
 
 /// Gathers the flows of the next update.
 #[derive(Debug)]
-pub(super) struct FlowWindow {
+pub(super) struct FlowGatherer {
     /// Mean flows per sample, or with momentum their moving average Fm, not yet corrected for its start at zero.
     flows: FlowsId,
     /// Flows summed since the last update; only where several batches make one update, because their mean cannot be
@@ -60,9 +59,9 @@ pub(super) struct FlowWindow {
     batches_per_update: u64,
     /// β: 0 is no momentum.
     momentum: f64,
-    /// T: how many windows the moving average holds.
+    /// T: how many updates the moving average holds.
     updates: u64,
-    /// Weight of the last complete window. Read at once, and so not saved.
+    /// Weight of the rows of the latest update. Read at once, and so not saved.
     weight: f64,
     /// Row masses of `flows`, where an EM rule is told from them; saved with `flows`, because they are not added up
     /// anew.
@@ -70,10 +69,15 @@ pub(super) struct FlowWindow {
     spare: RowsId,
 }
 
-impl FlowWindow {
+impl FlowGatherer {
+    /// Bytes of its buffers: flows, sums of several batches, row masses and a spare for them.
+    pub fn bytes(batches_per_update: u64, stats: u64, rows: u64) -> u64 {
+        let pending = if batches_per_update > 1 { 8 * stats } else { 0 };
+        4 * stats + pending + 16 * rows
+    }
+
+    /// Options are checked by the spec they are of.
     pub fn new(backend: &mut dyn Backend, momentum: f64, batches_per_update: u64) -> Result<Self> {
-        check_option((0.0..1.0).contains(&momentum), "momentum", momentum, "in [0, 1)")?;
-        check_option(batches_per_update > 0, "batches_per_update", batches_per_update as f64, "at least 1")?;
         let flows = backend.new_flows(FlowPrecision::Single)?;
         let pending = match batches_per_update {
             1 => None,
@@ -94,13 +98,13 @@ impl FlowWindow {
         })
     }
 
-    /// Whether every batch makes an update of its own.
+    /// Returns true if every batch makes an update of its own.
     pub fn is_one_batch(&self) -> bool {
         self.pending.is_none()
     }
 
-    /// Takes in a batch that makes an update of its own, and makes it. Whether there was one to make: a batch may weigh
-    /// nothing.
+    /// Takes in a batch that makes an update of its own, and makes it. Returns false with the report if there was none
+    /// to make: a batch may weigh nothing.
     pub fn learn(&mut self, backend: &mut dyn Backend, batch: &Batch, rule: Retaining) -> Result<(BatchReport, bool)> {
         backend.circuit().check_batch(batch)?; // before anything is scaled: a refused batch leaves no trace
         let weight = batch.total_weight();
@@ -111,7 +115,7 @@ impl FlowWindow {
         Ok((backend.em_step(batch, &step)?, true))
     }
 
-    /// Takes in a batch. Whether it completes a window, and an update is due.
+    /// Takes in a batch. Returns true with the report if an update is due.
     pub fn add(&mut self, backend: &mut dyn Backend, batch: &Batch) -> Result<(BatchReport, bool)> {
         backend.circuit().check_batch(batch)?; // before anything is scaled: a refused batch leaves no trace
         let weight = batch.total_weight();
@@ -134,7 +138,7 @@ impl FlowWindow {
         Ok((report, complete))
     }
 
-    /// Closes an incomplete window. Whether there was one, and an update is due.
+    /// Uses up an incomplete group of batches. Returns true if there was one, and an update is due.
     pub fn close(&mut self, backend: &mut dyn Backend) -> Result<bool> {
         let Some(pending) = self.pending.filter(|_| self.pending_weight > 0.0) else {
             return Ok(false);
@@ -146,10 +150,10 @@ impl FlowWindow {
     }
 
     /// What an update is made from.
-    pub fn read(&self) -> Window {
+    pub fn read(&self) -> MeanFlows {
         let gain = 1.0 / (1.0 - self.momentum.powf(self.updates as f64 + 1.0)); // 1/(1−β^(T+1))
         let Self { flows, updates, weight, masses, spare, .. } = *self;
-        Window { flows, gain, updates, weight, masses, spare }
+        MeanFlows { flows, gain, updates, weight, masses, spare }
     }
 
     /// Notes that the update is made.
