@@ -10,7 +10,7 @@ use anemone::compare::findings::{Contender, Findings};
 use anemone::compare::run::{Audience, CompareOptions, Task};
 use anemone::compare::spec::{Choice, ComparisonSpec, ContenderSpec, Overrides};
 use anemone::pipeline::observer::{Event, Observer};
-use anemone::pipeline::prepare::Machine;
+use anemone::backend::PlaceSpec;
 use anemone::pipeline::stop::Stop;
 use assert_cmd::Command;
 use tempfile::TempDir;
@@ -204,7 +204,7 @@ fn a_look_that_was_interrupted_is_made_up_for() {
     let specs = [ComparisonSpec::load(&folder.path().join("c.toml"), &Overrides::default()).unwrap()];
     let options = CompareOptions {
         out: folder.path().join("again"),
-        machine: Machine::default(),
+        place: PlaceSpec::default(),
         title: want.title.clone(),
         date: want.date.clone(),
         machine_in_words: want.machine.clone(),

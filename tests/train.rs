@@ -15,7 +15,7 @@ use anemone::circuit::StatesInUse;
 use anemone::learner::checkpoint::{load, write};
 use anemone::learner::{Checkpoint, Snapshot, latest};
 use anemone::pipeline::observer::{Event, Finished, Observer};
-use anemone::pipeline::prepare::Machine;
+use anemone::backend::PlaceSpec;
 use anemone::pipeline::run::{TrainOptions, train};
 use anemone::pipeline::spec::PipelineSpec;
 use anemone::pipeline::stop::Stop;
@@ -72,7 +72,7 @@ impl Run {
             out: self.out.path().join("run"),
             resume: self.resume,
             force_resume: self.force_resume,
-            machine: Machine { threads: Some(self.threads), precision: self.precision, ..Machine::default() },
+            place: PlaceSpec { threads: Some(self.threads), precision: self.precision, ..PlaceSpec::default() },
             every_look: false,
         };
         let stop = Stop::new();
@@ -362,7 +362,7 @@ fn held_out_rows_that_went_away_end_a_run_only_if_every_look_counts() {
             out: run.out.path().join("run"),
             resume: false,
             force_resume: false,
-            machine: Machine { threads: Some(1), ..Machine::default() },
+            place: PlaceSpec { threads: Some(1), ..PlaceSpec::default() },
             every_look,
         };
         let mut remover = Remover { file: held_out, warnings: vec![] };

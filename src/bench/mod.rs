@@ -20,13 +20,13 @@ pub mod trees;
 pub use line::{Line, Speed, Standing, Subject};
 
 use crate::backend::cpu::reference_gemm;
-use crate::pipeline::prepare::Machine;
+use crate::backend::PlaceSpec;
 
 /// How a benchmark uses the machine, and what a line says about it.
 #[derive(Clone, Debug)]
 pub struct Setting {
     /// Threads and memory.
-    pub machine: Machine,
+    pub place: PlaceSpec,
     /// Where it learns.
     pub device: String,
     /// What numbers are multiplied in.
@@ -38,7 +38,7 @@ pub struct Setting {
 impl Setting {
     /// Worker threads.
     pub fn threads(&self) -> usize {
-        self.machine.threads.unwrap_or_else(rayon::current_num_threads)
+        self.place.threads.unwrap_or_else(rayon::current_num_threads)
     }
 }
 

@@ -39,7 +39,7 @@ pub async fn compare(
             let mut watch = Watch::new(inputs.valid.is_some(), tell);
             let stop = Stop::new(); // nothing is left behind, so a signal may end the process at once
             let finished =
-                rehearse(&inputs.learned_as(spec), circuit.clone(), &setting.machine, &stop, &mut watch).await?;
+                rehearse(&inputs.learned_as(spec), circuit.clone(), &setting.place, &stop, &mut watch).await?;
             let (curve, host) = (watch.finish(&finished), Host::look());
             reference.again();
             lines.push(line(name, spec, setting, &circuit, &curve, host));

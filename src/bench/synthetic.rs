@@ -130,10 +130,10 @@ impl Synthetic {
     ) -> Result<Line> {
         reset_peak_memory();
         let batch_rows = self.pool[0].num_rows();
-        let budget = setting.machine.memory_budget() as u64;
+        let budget = setting.place.memory_budget() as u64;
         refuse_too_large(&estimate(&self.circuit, spec, batch_rows, budget, 0))?;
         let start = Params::random(&self.circuit, self.seed, PERTURBATION)?;
-        let mut backend = setting.machine.place(&self.circuit, &start)?.backend;
+        let mut backend = setting.place.place(&self.circuit, &start)?.0;
         drop(start); // the backend has its own; twice the parameters would be in the peak
         let mut optimizer = spec.build(&mut *backend)?;
         let timing = Timing::measure(&mut *backend, &mut *optimizer, &self.pool, warmup, steps)?;
@@ -211,7 +211,7 @@ pub fn build(kind: Kind, sizes: Sizes, seed: u64) -> Result<Circuit> {
 mod tests {
     use super::*;
     use crate::optim::AnemoneSpec;
-    use crate::pipeline::prepare::Machine;
+    use crate::backend::PlaceSpec;
 
     fn sizes(kind: Kind) -> Sizes {
         let latents = if kind == Kind::Monarch { 9 } else { 4 };
@@ -221,8 +221,8 @@ mod tests {
     #[test]
     fn every_kind_learns_and_its_line_adds_up() {
         let mut reference = Reference { threads: 1, gflops: 10.0 };
-        let machine = Machine { threads: Some(1), ..Machine::default() };
-        let setting = Setting { machine, device: "cpu".into(), precision: "f32".into(), isa: "auto".into() };
+        let place = PlaceSpec { threads: Some(1), ..PlaceSpec::default() };
+        let setting = Setting { place, device: "cpu".into(), precision: "f32".into(), isa: "auto".into() };
         let spec = OptimizerSpec::Anemone(AnemoneSpec::default());
         for kind in Kind::ALL {
             let synthetic = Synthetic::new(kind, sizes(kind), 33, 1).unwrap();

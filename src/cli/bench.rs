@@ -24,7 +24,7 @@ use crate::bench::{Line, Reference, Setting};
 use crate::error::{Error, Result};
 use crate::optim::{OPTIMIZERS, OptimizerSpec};
 use crate::pipeline::overrides;
-use crate::pipeline::prepare::Machine;
+use crate::backend::PlaceSpec;
 use crate::pipeline::spec::{LIMITS, PipelineSpec, default_options, load_document};
 use crate::pipeline::suggest::hint;
 
@@ -116,13 +116,13 @@ pub(super) fn run(args: &BenchArgs) -> Outcome {
 impl BenchArgs {
     /// One setting for each precision.
     fn settings(&self) -> Result<Vec<Setting>> {
-        let machine = Machine { isa: understand_isa(self.isa.as_deref())?, ..self.machine.understand()? };
-        let machine = Machine { device: machine.device.settle()?.0, ..machine };
+        let place = PlaceSpec { isa: understand_isa(self.isa.as_deref())?, ..self.machine.understand()? };
+        let place = PlaceSpec { device: place.device.settle()?.0, ..place };
         let precisions = match &self.precision[..] {
-            [] => vec![TrainingPrecision::default_of(machine.device)],
-            names => names.iter().map(|name| understand_precision(name, machine.device)).collect::<Result<_>>()?,
+            [] => vec![TrainingPrecision::default_of(place.device)],
+            names => names.iter().map(|name| understand_precision(name, place.device)).collect::<Result<_>>()?,
         };
-        precisions.into_iter().map(|precision| setting(&machine, precision)).collect()
+        precisions.into_iter().map(|precision| setting(&place, precision)).collect()
     }
 
     fn run_synthetic(&self, settings: &[Setting]) -> Outcome {
@@ -238,11 +238,11 @@ impl BenchArgs {
 }
 
 /// The one place that turns flags into what a backend is made with.
-fn setting(machine: &Machine, precision: TrainingPrecision) -> Result<Setting> {
-    let isa = Isa::detect(machine.cpu_options().isa.or_environment()?);
-    let machine = Machine { precision: Some(precision), ..machine.clone() };
-    let device = machine.device.to_string();
-    Ok(Setting { machine, device, precision: precision.to_string(), isa: isa.name().to_string() })
+fn setting(place: &PlaceSpec, precision: TrainingPrecision) -> Result<Setting> {
+    let isa = Isa::detect(place.cpu_options().isa.or_environment()?);
+    let place = PlaceSpec { precision: Some(precision), ..place.clone() };
+    let device = place.device.to_string();
+    Ok(Setting { place, device, precision: precision.to_string(), isa: isa.name().to_string() })
 }
 
 /// The best matrix product with as many threads as are measured.

@@ -18,7 +18,8 @@ use crate::circuit::{Circuit, Params};
 use crate::error::Result;
 use crate::pipeline::model::{MemoryEstimate, estimate};
 use crate::pipeline::observer::{Event, Observer, Start};
-use crate::pipeline::prepare::{Inputs, Machine};
+use crate::backend::PlaceSpec;
+use crate::pipeline::prepare::{Inputs};
 use crate::pipeline::run::check_end;
 use crate::pipeline::spec::{PipelineSpec, show_size};
 use crate::source::Source;
@@ -40,12 +41,12 @@ pub(super) struct CheckArgs {
 
 pub(super) fn run(args: &CheckArgs) -> Outcome {
     let Understood { spec, name, notes } = args.pipeline.understand()?;
-    let machine = args.machine.understand()?;
+    let place = args.machine.understand()?;
     notes.iter().for_each(|text| note(format_args!("note: {text}")));
     if args.resolved {
         return say(spec.to_toml()?.trim_end());
     }
-    let found = runtime()?.block_on(look(&spec, &machine))?;
+    let found = runtime()?.block_on(look(&spec, &place))?;
     if args.json { say_json(found.to_json(&name, &spec)) } else { say(found.to_table(&name, &spec)) }
 }
 
@@ -73,7 +74,7 @@ struct Found {
     steps: Option<Steps>,
 }
 
-async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
+async fn look(spec: &PipelineSpec, place: &PlaceSpec) -> Result<Found> {
     check_end(spec, &mut Warnings)?;
     let inputs = Inputs::open(spec).await?;
     let optimizer = inputs.optimizer()?;
@@ -95,14 +96,14 @@ async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
     if let Some(batch) = &first {
         circuit.check_batch(batch)?;
     }
-    let budget = machine.memory_budget() as u64;
+    let budget = place.memory_budget() as u64;
     let memory = estimate(&circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory);
     // Rows of a live stream come once, and a check that waits for them uses them up: noise has the same size.
-    let noise = match inputs.source {
-        Source::Live(_) => Some(Params::random(&circuit, spec.circuit.seed, spec.circuit.perturbation)?),
-        _ => None,
+    let given = match inputs.source {
+        Source::Live(_) => Given::Params(Params::random(&circuit, spec.circuit.seed, spec.circuit.perturbation)?),
+        _ => Given::Nothing,
     };
-    let start = inputs.build_learner(&circuit, machine, noise.as_ref()).await?.start;
+    let start = inputs.build_learner(&circuit, place, given).await?.start;
     Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, start, memory, steps })
 }
 

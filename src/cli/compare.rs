@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::overrides;
-use crate::pipeline::prepare::Machine;
+use crate::backend::PlaceSpec;
 use crate::pipeline::stop::Stop;
 
 /// Compare optimizers on the same stream, from the same start, and write a report.
@@ -102,11 +102,11 @@ impl CompareArgs {
                 return Err(Error::option(format!("{file}: another file's folder would be called {} too", spec.name)));
             }
         }
-        let machine = self.machine.understand()?;
-        let precision = self.precision.as_deref().map(|name| understand_precision(name, machine.device)).transpose()?;
+        let place = self.machine.understand()?;
+        let precision = self.precision.as_deref().map(|name| understand_precision(name, place.device)).transpose()?;
         // Settled once: contenders that learn on different devices could not be compared.
-        let (device, _) = machine.device.settle()?;
-        let machine = Machine { device, isa: understand_isa(self.isa.as_deref())?, precision, ..machine };
+        let (device, _) = place.device.settle()?;
+        let place = PlaceSpec { device, isa: understand_isa(self.isa.as_deref())?, precision, ..place };
         let name = self.name(&specs);
         let out = self.out.clone().unwrap_or_else(|| PathBuf::from("runs").join(&name));
         let title = match (&self.title, &specs[..]) {
@@ -114,8 +114,8 @@ impl CompareArgs {
             (None, [only]) => only.title.clone(),
             (None, _) => name,
         };
-        let machine_in_words = describe(&machine)?;
-        let options = CompareOptions { command: self.command(), out, title, machine, date: today(), machine_in_words };
+        let machine_in_words = describe(&place)?;
+        let options = CompareOptions { command: self.command(), out, title, place, date: today(), machine_in_words };
         Ok((specs, options))
     }
 
@@ -169,12 +169,12 @@ fn write(findings: &Findings, out: &Path) -> Result<report::Written> {
     report::write(findings, out)
 }
 
-fn describe(machine: &Machine) -> Result<String> {
-    let (device, _) = machine.device.settle()?;
+fn describe(place: &PlaceSpec) -> Result<String> {
+    let (device, _) = place.device.settle()?;
     if device != Device::Cpu {
         return Ok(device.to_string());
     }
-    let options = machine.cpu_options();
+    let options = place.cpu_options();
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     let isa = Isa::detect(options.isa.or_environment()?);
     let cpu = Host::look().cpu.unwrap_or_else(|| "a processor".into());

@@ -13,7 +13,7 @@ use super::{runtime, words};
 use crate::error::Result;
 use crate::learner::model::{self, Model};
 use crate::pipeline::evaluate::{Evaluation, evaluate};
-use crate::pipeline::prepare::Machine;
+use crate::backend::PlaceSpec;
 use crate::pipeline::spec::PipelineSpec;
 
 /// Mean log-likelihood of rows under a model; of categories also bits per dimension and perplexity.
@@ -46,21 +46,21 @@ pub(super) struct EvalArgs {
 
 pub(super) fn run(args: &EvalArgs) -> Outcome {
     let isa = understand_isa(args.isa.as_deref())?;
-    let machine = Machine { isa, ..args.machine.understand()? };
+    let place = PlaceSpec { isa, ..args.machine.understand()? };
     let path = args.checkpoint.find(&args.model)?;
     let model = model::load(&path)?;
     let spec = args.which.pipeline(&model, &path, args.batch_rows as usize)?;
-    let found = runtime()?.block_on(look(args, &spec, &model, &machine))?;
+    let found = runtime()?.block_on(look(args, &spec, &model, &place))?;
     match args.json {
         true => say_json(to_json(&path, &model, &found)),
         false => say(to_table(&path, &model, &found)),
     }
 }
 
-async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, machine: &Machine) -> Result<Evaluation> {
+async fn look(args: &EvalArgs, spec: &PipelineSpec, model: &Model, place: &PlaceSpec) -> Result<Evaluation> {
     let mut opened = args.which.open(spec, model, args.rows).await?;
-    let mut placed = machine.place(&model.circuit, &model.params)?;
-    let score = async |batch| placed.backend.log_likelihoods(&batch);
+    let (mut backend, _) = place.place(&model.circuit, &model.params)?;
+    let score = async |batch| backend.log_likelihoods(&batch);
     let found = evaluate(&mut opened.stream, opened.rows, score).await?;
     Ok(found.in_units_of(model.circuit.is_discrete()))
 }

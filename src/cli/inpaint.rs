@@ -22,7 +22,8 @@ use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::learner::model::{self, Model};
-use crate::pipeline::prepare::{Machine, some_rows};
+use crate::backend::PlaceSpec;
+use crate::pipeline::prepare::{some_rows};
 use crate::pipeline::spec::PipelineSpec;
 use crate::rng::Rng;
 
@@ -75,7 +76,7 @@ const MOST_VALUES: usize = 1 << 26;
 const CHECKER: [[u8; 3]; 2] = [[112; 3], [144; 3]];
 
 pub(super) fn run(args: &InpaintArgs) -> Outcome {
-    let machine = args.machine.understand()?;
+    let place = args.machine.understand()?;
     if let Some(flag) = [("--rows", args.rows), ("--samples", args.samples)].iter().find(|(_, count)| *count == 0) {
         return Err(Error::option(format!("{} 0: must be at least 1", flag.0)));
     }
@@ -100,8 +101,8 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
     };
     let mask = Mask::understand(words, keep, original.num_vars(), grid.as_deref())?;
     let hidden = Hidden::new(original, args.skip, &mask, args.draw.seed)?;
-    let score = hidden.score(&model, &machine)?;
-    let completions = with_threads(machine.threads, || {
+    let score = hidden.score(&model, &place)?;
+    let completions = with_threads(place.threads, || {
         sample_given(&model.circuit, &model.params, &hidden.masked, args.samples, &mut Rng::new(args.draw.seed))
     })??;
     let shown = Shown { hidden: &hidden, first: args.skip, completions: &completions, samples: args.samples };
@@ -196,10 +197,10 @@ impl Hidden {
     }
 
     /// log p(hidden | kept) = log p(all) − log p(kept), exactly.
-    fn score(&self, model: &Model, machine: &Machine) -> Result<Score> {
-        let mut placed = machine.place(&model.circuit, &model.params)?;
-        let all = placed.backend.log_likelihoods(&self.original)?;
-        let kept = placed.backend.log_likelihoods(&self.masked)?;
+    fn score(&self, model: &Model, place: &PlaceSpec) -> Result<Score> {
+        let (mut backend, _) = place.place(&model.circuit, &model.params)?;
+        let all = backend.log_likelihoods(&self.original)?;
+        let kept = backend.log_likelihoods(&self.masked)?;
         let (mut total, mut hidden, mut possible) = (0.0, 0, 0usize);
         for (row, (all, kept)) in all.iter().zip(&kept).enumerate().filter(|(_, (all, _))| all.is_finite()) {
             total += all - kept;

@@ -12,7 +12,7 @@ use crate::backend::cpu::IsaCap;
 use crate::backend::{Device, TrainingPrecision};
 use crate::error::{Error, Result};
 use crate::pipeline::observer::{Event, Observer};
-use crate::pipeline::prepare::Machine;
+use crate::backend::PlaceSpec;
 use crate::pipeline::run::{RESOLVED, TrainOptions, train};
 use crate::pipeline::run_files::is_run_folder;
 use crate::pipeline::spec::parse_size;
@@ -87,7 +87,7 @@ impl MachineArgs {
     }
 
     /// Checks the flags.
-    pub fn understand(&self) -> Result<Machine> {
+    pub fn understand(&self) -> Result<PlaceSpec> {
         let place = || format!("--device {}", self.device);
         let device: Device = self.device.parse().map_err(|e: Error| e.at(place()))?;
         // Before any data is read. A device that is not there was asked for in vain, like a path: no failure of the
@@ -103,15 +103,15 @@ impl MachineArgs {
             bytes.ok_or_else(|| Error::option(format!("--memory {text}: expected a size such as 512MiB")))
         };
         let memory_budget = self.memory.as_ref().map(size).transpose()?;
-        Ok(Machine { device, threads: self.threads, memory_budget, ..Machine::default() })
+        Ok(PlaceSpec { device, threads: self.threads, memory_budget, ..PlaceSpec::default() })
     }
 }
 
 /// The device, and how it is to compute.
-fn understand_machine(args: &TrainArgs) -> Result<Machine> {
-    let machine = args.machine.understand()?;
-    let precision = args.precision.as_deref().map(|name| understand_precision(name, machine.device)).transpose()?;
-    Ok(Machine { isa: understand_isa(args.isa.as_deref())?, precision, ..machine })
+fn understand_place(args: &TrainArgs) -> Result<PlaceSpec> {
+    let place = args.machine.understand()?;
+    let precision = args.precision.as_deref().map(|name| understand_precision(name, place.device)).transpose()?;
+    Ok(PlaceSpec { isa: understand_isa(args.isa.as_deref())?, precision, ..place })
 }
 
 /// The precision that `--precision` names, if the device has it.
@@ -152,7 +152,7 @@ fn own_folder(pipeline: Option<&Path>) -> Option<PathBuf> {
 pub(super) fn run(args: &TrainArgs) -> Outcome {
     let pipeline = pipeline_of(args)?;
     let understood = pipeline.understand()?;
-    let machine = understand_machine(args)?;
+    let place = understand_place(args)?;
     let address = args.metrics_addr.as_deref().map(telemetry::parse_address).transpose();
     let address = address.map_err(|e| e.at("--metrics-addr"))?;
     let style = match (args.json, args.quiet) {
@@ -170,7 +170,7 @@ pub(super) fn run(args: &TrainArgs) -> Outcome {
         name,
         resume: args.resume || args.force_resume,
         force_resume: args.force_resume,
-        machine,
+        place,
         every_look: false,
     };
     let trained = runtime()?.block_on(async {

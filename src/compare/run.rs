@@ -15,7 +15,8 @@ use crate::circuit::Circuit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::evaluate::evaluate;
 use crate::pipeline::observer::{Event, Observer};
-use crate::pipeline::prepare::{Built, HeldOut, Inputs, Machine};
+use crate::backend::PlaceSpec;
+use crate::pipeline::prepare::{Built, Given, HeldOut, Inputs};
 use crate::pipeline::run::{TrainOptions, train_on};
 use crate::pipeline::spec::{CircuitSpec, PipelineSpec, inline};
 use crate::pipeline::stop::Stop;
@@ -51,7 +52,7 @@ pub struct CompareOptions {
     /// The folder of everything.
     pub out: PathBuf,
     /// The device and what it may use.
-    pub machine: Machine,
+    pub place: PlaceSpec,
     /// What the whole is called.
     pub title: String,
     /// The day, for the report.
@@ -252,7 +253,7 @@ impl Running<'_> {
             inputs.test = None; // test rows have no part in choosing
         }
         let name = format!("seed-{}", task.seed);
-        let folder = RunFolder::new(parent, &name, &pipeline, &inputs, &self.options.machine)?;
+        let folder = RunFolder::new(parent, &name, &pipeline, &inputs, &self.options.place)?;
         if let Some(result) = folder.result()? {
             return Ok(Some(result));
         }
@@ -264,7 +265,7 @@ impl Running<'_> {
             out: folder.path().to_path_buf(),
             resume: true,
             force_resume: false,
-            machine: self.options.machine.clone(),
+            place: self.options.place.clone(),
             every_look: true,
         };
         let mut recorder = Recorder::new(&folder, &mut *audience);
@@ -309,10 +310,10 @@ impl Running<'_> {
         // Only the parameters are the contender's: its optimizer and the size of its batches have no part in them.
         let shared = self.spec.shared(pipeline.batch.seed)?;
         let inputs = self.inputs.learned_as(&PipelineSpec { circuit: pipeline.circuit.clone(), ..shared });
-        let Built { mut placed, .. } = inputs.build_learner(circuit, &self.options.machine, None).await?;
+        let Built { learner, .. } = inputs.build_learner(circuit, &self.options.place, Given::Nothing).await?;
         let mut point = Point::default();
         if let Some(valid) = &inputs.valid {
-            let score = async |batch| placed.backend.log_likelihoods(&batch);
+            let score = async |batch| learner.log_likelihoods(batch).await;
             let found = evaluate(&mut valid.open(&inputs)?, valid.rows, score).await?;
             point.valid = found.mean_log_likelihood.filter(|_| found.impossible_rows == 0);
         }

@@ -16,7 +16,8 @@ use crate::data::Digest;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::pipeline::observer::{Event, Observer};
-use crate::pipeline::prepare::{HeldOut, Inputs, Machine};
+use crate::backend::PlaceSpec;
+use crate::pipeline::prepare::{HeldOut, Inputs};
 use crate::pipeline::run::CHECKPOINTS;
 use crate::pipeline::run_files::JsonLines;
 use crate::pipeline::spec::PipelineSpec;
@@ -46,14 +47,14 @@ impl RunResult {
 
 impl RunFolder {
     /// The folder of what `spec` learns from these rows on this machine, under a name that people recognise.
-    pub fn new(parent: &Path, name: &str, spec: &PipelineSpec, inputs: &Inputs, machine: &Machine) -> Result<Self> {
+    pub fn new(parent: &Path, name: &str, spec: &PipelineSpec, inputs: &Inputs, place: &PlaceSpec) -> Result<Self> {
         let digest_of = |rows: &Option<HeldOut>| rows.as_ref().map(|rows| rows.source.manifest().digest.clone());
         let digest = Digest::new()
             .part(spec.to_toml()?)
             .part(json!(inputs.identity()?).to_string())
             .part(json!([digest_of(&inputs.valid), digest_of(&inputs.test)]).to_string())
-            .part(format!("{:?} {:?} {:?}", machine.precision, machine.isa, machine.memory_budget));
-        let digest = match machine.device {
+            .part(format!("{:?} {:?} {:?}", place.precision, place.isa, place.memory_budget));
+        let digest = match place.device {
             Device::Cpu => digest,
             other => digest.part(other.to_string()),
         };

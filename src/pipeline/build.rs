@@ -8,8 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::detached::detached;
-use super::machine::{Machine, Placed};
 use super::model::{
     MemoryEstimate, build_circuit, can_start_without, estimate, initial_params, learns_structure, needs_sample,
     start_of,
@@ -17,27 +15,36 @@ use super::model::{
 use super::observer::{Start, StartKind};
 use super::prepare::Inputs;
 use super::spec::show_size;
-use crate::backend::Backend;
+use crate::backend::PlaceSpec;
 use crate::circuit::{Circuit, Params};
 use crate::data::Batch;
 use crate::decode::ValueKind;
+use crate::detached::detached;
 use crate::error::{Error, ErrorKind, Result};
+use crate::learner::{Checkpoint, Learner, LearnerBuilder};
 use crate::machine_memory::memory_of_this_machine;
-use crate::optim::Optimizer;
 use crate::source::Source;
 use crate::structure::Spreads;
 
 /// How often somebody who waits for a structure hears of it.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
-/// A circuit on a device, and what moves its parameters.
+/// A circuit that is ready to learn.
 pub struct Built {
-    /// The circuit.
-    pub placed: Placed,
-    /// Its optimizer.
-    pub optimizer: Box<dyn Optimizer>,
+    /// The circuit, its optimizer and the device.
+    pub learner: Learner,
     /// What its parameters start from; `None` if they were given.
     pub start: Option<Start>,
+}
+
+/// What a learner goes on from.
+pub enum Given {
+    /// The pipeline's own start.
+    Nothing,
+    /// These parameters.
+    Params(Params),
+    /// All that a learner was.
+    Checkpoint(Box<Checkpoint>),
 }
 
 impl Inputs {
@@ -100,24 +107,28 @@ impl Inputs {
     }
 
     /// Puts a circuit on the device and an optimizer beside it, with the parameters that the pipeline starts from, or
-    /// those of `given`.
+    /// from what is given.
     pub async fn build_learner(
         &self,
         circuit: &Arc<Circuit>,
-        machine: &Machine,
-        given: Option<&Params>,
+        place: &PlaceSpec,
+        given: Given,
     ) -> Result<Built> {
         let spec = &self.spec;
-        let budget = machine.memory_budget() as u64;
+        let budget = place.memory_budget() as u64;
         refuse_too_large(&estimate(circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
-        let optimizer = self.optimizer()?;
-        let place = |params: &Params, start: Option<Start>| -> Result<Built> {
-            let build = |backend: &mut dyn Backend| optimizer.build(backend).map_err(|e| e.at("learn"));
-            let (placed, optimizer) = machine.place_with(circuit, params, build)?;
-            Ok(Built { placed, optimizer, start })
+        let learner = Learner::on(circuit.clone()).place(place.clone()).optimizer(self.optimizer()?);
+        let spawn = |learner: LearnerBuilder, start| -> Result<Built> {
+            let learner = learner.spawn().map_err(|error| match error.kind() {
+                ErrorKind::Option | ErrorKind::Unsupported => error.at("learn"),
+                _ => error,
+            })?;
+            Ok(Built { learner, start })
         };
-        if let Some(given) = given {
-            return place(given, None);
+        match given {
+            Given::Nothing => {}
+            Given::Params(params) => return spawn(learner.params(params), None),
+            Given::Checkpoint(checkpoint) => return spawn(learner.resume_from(*checkpoint), None),
         }
         let mut start = start_of(&spec.circuit, circuit);
         let sample = match self.most_rows(start.rows) {
@@ -133,7 +144,8 @@ impl Inputs {
         };
         start.rows = sample.as_ref().map_or(0, |sample| sample.num_rows() as u64);
         let (how, shared) = (spec.circuit.clone(), circuit.clone());
-        place(&detached("start", move || initial_params(&how, &shared, sample.as_ref())).await?, Some(start))
+        let params = detached("start", move || initial_params(&how, &shared, sample.as_ref())).await?;
+        spawn(learner.params(params), Some(start))
     }
 }
 

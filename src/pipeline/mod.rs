@@ -7,9 +7,7 @@
 
 pub mod budget;
 pub(crate) mod build;
-mod detached;
 pub mod evaluate;
-pub mod machine;
 pub mod model;
 pub mod observer;
 pub mod open;

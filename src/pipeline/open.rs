@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::detached::detached;
 use super::spec::{
     Compared, DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
 };
+use crate::detached::detached;
 use crate::data::Column;
 use crate::decode::image::{Color, ImageDecoder, is_grey};
 use crate::decode::rows::RowDecoder;

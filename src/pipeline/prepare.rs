@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::json;
 
 pub use super::build::Built;
-pub use super::machine::{Machine, Placed};
 use super::model::input_kind;
 use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{

@@ -29,14 +29,14 @@ use self::record::RunRecord;
 use self::resume::{Found, find_checkpoint, take_over};
 use self::summary::Reason;
 use super::observer::{EpochEnd, Event, Finished, Observer, Start, StepLine};
-use super::prepare::{Built, Inputs, Machine, Placed};
+use super::prepare::{Built, Given, Inputs};
 pub use super::run_files::{CHECKPOINTS, RESOLVED};
 use super::run_files::{RunFiles, check_run_folder};
 use super::spec::{Format, PipelineSpec};
 use super::stop::Stop;
 use super::stream::Stream;
 use super::waits::StageWaits;
-use crate::backend::{PhaseSeconds, TrainingPrecision};
+use crate::backend::{PhaseSeconds, PlaceSpec};
 use crate::circuit::Circuit;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
@@ -58,7 +58,7 @@ pub struct TrainOptions {
     /// Go on even if data, decoder, circuit, optimizer or batches are not the checkpoint's.
     pub force_resume: bool,
     /// The device and what it may use.
-    pub machine: Machine,
+    pub place: PlaceSpec,
     /// Held-out rows that cannot be read end the run, instead of being a warning: a curve with holes is no result.
     pub every_look: bool,
 }
@@ -105,11 +105,11 @@ async fn train_from(
 ) -> Result<Finished> {
     inputs.optimizer()?; // refused before a structure is learned
     let mut identity = inputs.identity()?;
-    let mut machine = options.machine.clone();
+    let mut place = options.place.clone();
     let mut record = RunRecord::default();
     if let Some(found) = &mut resumed {
         record = take_over(found, &mut inputs, &mut identity, options.force_resume, observer)?;
-        machine = machine.or(&record.machine());
+        place = place.or(&record.place());
     }
     let circuit = match (&resumed, circuit) {
         (Some((_, checkpoint)), _) => checkpoint.circuit.clone(),
@@ -122,15 +122,15 @@ async fn train_from(
             }
         }
     };
-    let start = resumed.as_ref().map(|(_, checkpoint)| &checkpoint.params);
-    let built = unless_stopped(stop, inputs.build_learner(&circuit, &machine, start)).await?;
-    let Some(Built { placed, optimizer, start }) = built else { return Ok(stopped_before_it_began(observer)) };
-    let place = Place::of(&placed);
-    let learner = Learner::spawn(placed.backend, optimizer, resumed.as_ref().map(|(_, checkpoint)| checkpoint))?;
-    record.memory_budget = if place.is_gpu() { machine.memory_budget } else { Some(machine.memory_budget()) };
-    record.isa = Some(machine.isa.unwrap_or_default());
-    record.precision = Some(place.precision);
-    record.device = Some(place.device.clone());
+    let (resumed_from, checkpoint) = resumed.unzip(); // its parameters are the learner's from now on
+    let given = checkpoint.map_or(Given::Nothing, |checkpoint| Given::Checkpoint(Box::new(checkpoint)));
+    let built = unless_stopped(stop, inputs.build_learner(&circuit, &place, given)).await?;
+    let Some(Built { learner, start }) = built else { return Ok(stopped_before_it_began(observer)) };
+    let found = learner.place();
+    record.memory_budget = if found.device.is_cuda() { place.memory_budget } else { Some(place.memory_budget()) };
+    record.isa = Some(place.isa.unwrap_or_default());
+    record.precision = Some(found.precision);
+    record.device = Some(found.name.clone());
     record.held_out = inputs.held_out_digest();
     record.pipeline = inputs.spec.to_toml()?;
     let (on_bad, progress) = (inputs.spec.pipeline.bad.on_bad, learner.progress());
@@ -138,8 +138,7 @@ async fn train_from(
     if let Err(error) = files.write_resolved() {
         warn_unwritten(observer, &error);
     }
-    let resumed_from = resumed.map(|(path, _)| path); // its parameters are the learner's now
-    let run = Run::new(&inputs, learner, place, record, stop, observer)?;
+    let run = Run::new(&inputs, learner, record, stop, observer)?;
     Run { files: Some(files), every_look: options.every_look, start, ..run }
         .until_the_end(&options.name, resumed_from)
         .await
@@ -150,16 +149,14 @@ async fn train_from(
 pub async fn rehearse(
     inputs: &Inputs,
     circuit: Arc<Circuit>,
-    machine: &Machine,
+    place: &PlaceSpec,
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    let Built { placed, optimizer, start } = inputs.build_learner(&circuit, machine, None).await?;
-    let place = Place::of(&placed);
-    let learner = Learner::spawn(placed.backend, optimizer, None)?;
+    let Built { learner, start } = inputs.build_learner(&circuit, place, Given::Nothing).await?;
     let spec = &inputs.spec;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
-    let run = Run::new(inputs, learner, place, RunRecord::default(), stop, observer)?;
+    let run = Run::new(inputs, learner, RunRecord::default(), stop, observer)?;
     Run { start, ..run }.until_the_end(name, None).await
 }
 
@@ -217,30 +214,11 @@ fn open_folder(options: &TrainOptions) -> Result<CheckpointFolder> {
     CheckpointFolder::open(&options.out.join(CHECKPOINTS))
 }
 
-/// Where a run learns, and how.
-#[derive(Clone, Debug)]
-struct Place {
-    device: String,
-    why: Option<String>,
-    precision: TrainingPrecision,
-}
-
-impl Place {
-    fn of(placed: &Placed) -> Self {
-        Self { device: placed.device.clone(), why: placed.why.clone(), precision: placed.precision }
-    }
-
-    fn is_gpu(&self) -> bool {
-        self.device.starts_with("cuda")
-    }
-}
-
 /// A run between its first and its last batch.
 struct Run<'a> {
     spec: &'a PipelineSpec,
     inputs: &'a Inputs,
     learner: Learner,
-    place: Place,
     /// What parameters started from, if they did not go on.
     start: Option<Start>,
     stream: Stream,
@@ -269,7 +247,6 @@ impl<'a> Run<'a> {
     fn new(
         inputs: &'a Inputs,
         learner: Learner,
-        place: Place,
         record: RunRecord,
         stop: &Stop,
         observer: &'a mut dyn Observer,
@@ -282,7 +259,6 @@ impl<'a> Run<'a> {
             inputs,
             stream: inputs.stream(spec.learn.epochs, progress.cursor.clone())?,
             learner,
-            place,
             start: None,
             observer,
             files: None,
@@ -450,7 +426,7 @@ impl<'a> Run<'a> {
     }
 
     async fn end_epoch(&mut self, next: Cursor) -> Result<()> {
-        let updated = self.learner.end_epoch(next).await?;
+        let updated = self.learner.end_epoch_at(next).await?;
         let progress = self.learner.progress();
         let sums = std::mem::take(&mut self.record.epoch);
         if updated && self.record.best.is_some_and(|best| best.step == progress.batches) {

@@ -7,9 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::backend::cpu::IsaCap;
-use crate::backend::{Device, TrainingPrecision};
+use crate::backend::{Device, PlaceSpec, TrainingPrecision};
 use crate::error::{Error, Result};
-use crate::pipeline::prepare::Machine;
 
 /// What a run keeps in its checkpoints besides what the learner does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -74,12 +73,12 @@ impl RunRecord {
 
     /// What the run used, but for its device and threads: those do not matter. A precision that the device took by
     /// itself is none that was chosen: a run that goes on elsewhere takes what is usual there.
-    pub fn machine(&self) -> Machine {
+    pub fn place(&self) -> PlaceSpec {
         let was_gpu = self.device.as_ref().is_some_and(|device| device.starts_with("cuda"));
         let usual = TrainingPrecision::default_of(if was_gpu { Device::Cuda(0) } else { Device::Cpu });
         let precision = self.precision.filter(|precision| *precision != usual);
         let Self { memory_budget, isa, .. } = *self;
-        Machine { memory_budget, isa, precision, ..Machine::default() }
+        PlaceSpec { memory_budget, isa, precision, ..PlaceSpec::default() }
     }
 
     pub fn write(&self) -> Map<String, Value> {

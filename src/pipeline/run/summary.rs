@@ -29,9 +29,9 @@ impl Run<'_> {
             optimizer: self.spec.learn.optimizer.name().to_string(),
             first_step: self.first_step(),
             is_averaged: self.spec.learn.optimizer.average().is_on(),
-            device: self.place.device.clone(),
-            device_note: self.place.why.clone(),
-            precision: self.place.precision,
+            device: self.learner.place().name.clone(),
+            device_note: self.learner.place().why.clone(),
+            precision: self.learner.place().precision,
             epochs: self.spec.learn.epochs,
             batches: self.spec.learn.batches,
         }
