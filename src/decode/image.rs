@@ -10,17 +10,23 @@
 //! [`ImageDecoder::colours`] is the way back, for whoever wants to look at rows. The colour transforms are in `ycocg`;
 //! `image` reads files here and writes them in `mosaic`, and nowhere else.
 
+mod headers;
+mod spec;
+
 use std::io::Cursor;
 use std::sync::Arc;
 
 use image::{DynamicImage, ImageDecoder as _, ImageFormat, ImageReader, Limits};
-use serde::{Deserialize, Serialize};
 
+pub use self::headers::is_grey;
+use self::headers::{jpeg_is_progressive, jpeg_is_whole};
+pub use self::spec::{Color, ImageSpec, MAX_LEVELS};
+use self::spec::{nearest_level, shade};
 use super::png_chunks::without_ancillary;
 use super::records::{self, decode_each};
 use super::room::{Room, Taken};
 use super::ycocg::{
-    YCOCG_BINS, YCOCG_R_CATEGORIES, ycocg_from_bins, ycocg_inverse, ycocg_r, ycocg_r_from_categories, ycocg_r_inverse,
+    YCOCG_R_CATEGORIES, ycocg_from_bins, ycocg_inverse, ycocg_r, ycocg_r_from_categories, ycocg_r_inverse,
     ycocg_r_to_categories, ycocg_to_bins,
 };
 use super::{BadRecord, Decoded, Decoder, Output, RowShape, ValueKind};
@@ -40,114 +46,6 @@ const LEAST_BYTES: u64 = 64 << 20;
 
 /// A progressive JPEG keeps all its coefficients until it is decoded, twice the bytes of its pixels.
 const JPEG_COPIES: u64 = 3;
-
-/// Shades of a channel of 8 bits.
-pub const MAX_LEVELS: u32 = 256;
-
-/// How images become rows.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ImageSpec {
-    /// Side of the square patches; without it an image is one row.
-    #[serde(default)]
-    pub patch: Option<usize>,
-    /// What the channels are.
-    pub color: Color,
-    /// Shades of a channel, from 2 to 256, for grey and RGB; without it 256. Log-likelihoods of rows with different
-    /// levels are not comparable.
-    #[serde(default)]
-    pub levels: Option<u32>,
-    /// Height and width that every image must have. Needed where there are no patches.
-    #[serde(default)]
-    pub size: Option<(usize, usize)>,
-}
-
-impl ImageSpec {
-    /// Categories of every channel.
-    pub fn categories(&self) -> u32 {
-        self.levels.unwrap_or(self.color.categories())
-    }
-
-    /// Refuses levels that there cannot be; an `Err` says why.
-    pub(crate) fn check_levels(&self) -> std::result::Result<(), String> {
-        match self.levels {
-            Some(_) if !self.color.has_levels() => Err(format!(
-                "has no meaning for color = \"{}\"; say color = \"grey\" or \"rgb\", or leave it out",
-                self.color.name()
-            )),
-            Some(levels) if !(2..=MAX_LEVELS).contains(&levels) => Err(format!("must be in 2..={MAX_LEVELS}")),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// What the channels of a pixel are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Color {
-    /// Luma and chroma without loss, 512 categories each.
-    YcocgR,
-    /// Luma and chroma in 256 bins each, with loss.
-    Ycocg,
-    /// Red, green and blue, 256 categories each, or as many as there are levels.
-    Rgb,
-    /// One channel of 256 categories, or as many as there are levels; colours are weighted 0.2126, 0.7152, 0.0722.
-    Grey,
-}
-
-impl Color {
-    /// Channels of a pixel.
-    pub fn channels(self) -> usize {
-        match self {
-            Self::YcocgR | Self::Ycocg | Self::Rgb => 3,
-            Self::Grey => 1,
-        }
-    }
-
-    /// Categories of every channel, where all shades are kept.
-    pub fn categories(self) -> u32 {
-        match self {
-            Self::YcocgR => YCOCG_R_CATEGORIES,
-            Self::Ycocg => YCOCG_BINS,
-            Self::Rgb | Self::Grey => MAX_LEVELS,
-        }
-    }
-
-    /// Returns true if a channel is a scale of shades, which can be made coarser.
-    pub fn has_levels(self) -> bool {
-        matches!(self, Self::Rgb | Self::Grey)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::YcocgR => "ycocg-r",
-            Self::Ycocg => "ycocg",
-            Self::Rgb => "rgb",
-            Self::Grey => "grey",
-        }
-    }
-}
-
-/// Whether the header of an image file says that it has shades and no colours; `None` if it has no such header.
-pub fn is_grey(bytes: &[u8]) -> Option<bool> {
-    use image::ExtendedColorType as Type;
-    // Without what else a PNG may carry: a decoder unpacks it before it says a word.
-    let reader = ImageReader::new(Cursor::new(without_ancillary(bytes))).with_guessed_format().ok()?;
-    let color = reader.into_decoder().ok()?.original_color_type();
-    Some(matches!(
-        color,
-        Type::L1
-            | Type::La1
-            | Type::L2
-            | Type::La2
-            | Type::L4
-            | Type::La4
-            | Type::L8
-            | Type::La8
-            | Type::L16
-            | Type::La16
-    ))
-}
 
 /// Turns image files into rows of pixels.
 #[derive(Clone, Debug)]
@@ -362,17 +260,6 @@ struct Pixels<'a> {
     _taken: Taken<'a>,
 }
 
-/// The nearest of so many shades, evenly spaced from 0 to 255.
-fn nearest_level(byte: u8, levels: u32) -> u8 {
-    ((u32::from(byte) * (levels - 1) * 2 + 255) / 510) as u8
-}
-
-/// A shade of so many as a byte, the way back from [`nearest_level`].
-fn shade(level: u32, levels: u32) -> u8 {
-    let last = levels - 1;
-    ((level.min(last) * 510 + last) / (2 * last)) as u8
-}
-
 fn colours(line: &[u8]) -> impl Iterator<Item = [u8; 3]> + '_ {
     line.as_chunks::<3>().0.iter().copied()
 }
@@ -384,46 +271,6 @@ fn grey(rgb: &[u8]) -> Vec<u8> {
         ((2126 * red + 7152 * green + 722 * blue + 5000) / 10_000) as u8
     };
     colours(rgb).map(luma).collect()
-}
-
-/// Returns true if a JPEG is of the kind that refines the whole image again and again.
-fn jpeg_is_progressive(file: &[u8]) -> bool {
-    let mut rest = file.get(2..).unwrap_or_default(); // after the marker that begins it
-    while let [0xff, marker, high, low, ..] = *rest {
-        match marker {
-            0xc2 | 0xc6 | 0xca | 0xce => return true,
-            0xda => return false, // the data begins
-            0xff => rest = &rest[1..],
-            _ => {
-                let length = usize::from(u16::from_be_bytes([high, low]));
-                let Some(after) = rest.get(2 + length..) else { return false };
-                rest = after;
-            }
-        }
-    }
-    false
-}
-
-/// Returns true if a JPEG reaches its end marker. The decoder would fill up what is missing with grey, and say nothing.
-fn jpeg_is_whole(file: &[u8]) -> bool {
-    let mut rest = file;
-    loop {
-        // Anything up to the next marker is compressed data; 0xff is repeated before a marker at will.
-        let Some(start) = rest.iter().position(|&byte| byte == 0xff) else { return false };
-        let Some(skip) = rest[start..].iter().position(|&byte| byte != 0xff) else { return false };
-        let marker = rest[start + skip];
-        rest = &rest[start + skip + 1..];
-        match marker {
-            0xd9 => return true,
-            0x00 | 0x01 | 0xd0..=0xd8 => {} // a 0xff in the data, or a marker that stands alone
-            _ => {
-                // A segment, whose length counts its own two bytes. It may hold a thumbnail with an end marker.
-                let Some(&[high, low]) = rest.first_chunk() else { return false };
-                let Some(after) = rest.get(usize::from(u16::from_be_bytes([high, low])).max(2)..) else { return false };
-                rest = after;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,29 +12,36 @@
 //!
 //! Every step of the stream has a number, given by the cutter; the batcher goes by these numbers, so items and errors
 //! come out in the same order for any number of decoders. Dropping the [`Stream`] stops everything: each stage ends
-//! when the channel after it is closed.
+//! when the channel after it is closed. A file each: `fetcher`, `cutter`, `decoders`, `batches`.
 
-use std::collections::{BTreeMap, VecDeque};
+mod batches;
+mod cutter;
+mod decoders;
+mod fetcher;
+
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use async_channel::{Receiver, Sender, bounded};
+use async_channel::{Receiver, bounded};
 use serde::Serialize;
 use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
 
+use self::batches::BatcherStage;
+use self::cutter::Cutter;
+use self::decoders::DecoderStage;
+use self::fetcher::Fetcher;
 use super::budget::{ByteBudget, Held};
 use super::spec::as_size;
 use super::waits::{StageWaits, Waits};
 use crate::batcher::{Arrival, BadPolicy, BatchSpec, Batcher, BatcherInput};
 use crate::caught::quietly;
 use crate::data::{Batch, Cursor, Item};
-use crate::decode::{BadRecord, Decoded, Decoder, Output};
-use crate::error::{Error, ErrorKind, Result};
-use crate::order::{EpochOrder, rows_of_epoch};
-use crate::source::{Arrived, BlockSource, Fetched, IndexedSource, Piece, ReadLimits, Source};
+use crate::decode::{BadRecord, Decoder};
+use crate::error::{Error, Result};
+use crate::source::{IndexedSource, Piece, ReadLimits, Source};
 
 /// `[pipeline]`: how the stages run. Nothing of it changes what is learned, except which bad records are left out, and
 /// that records which are too large for the memory are bad.
@@ -265,113 +272,6 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
     spawned.map(drop).map_err(|e| Error::io("cannot start a thread", &e))
 }
 
-/// What the cutter is to read next.
-enum ToRead {
-    Block {
-        index: usize,
-        fetch: JoinHandle<Result<Fetched>>,
-        held: Held,
-    },
-    Gather {
-        source: Arc<dyn IndexedSource>,
-        rows: Vec<u64>,
-    },
-    Live(Arc<dyn crate::source::LiveSource>),
-    WindowEnd,
-    EpochEnd,
-    /// Nothing comes any more. A stream that ends without it broke off.
-    End,
-}
-
-/// Says in which order blocks and rows are read, and begins to fetch them.
-struct Fetcher {
-    source: Source,
-    batch: BatchSpec,
-    epochs: Option<u64>,
-    /// Of the decoder.
-    expansion: u64,
-    piece_rows: u64,
-    fetched: ByteBudget,
-    limits: ReadLimits,
-    to_read: Sender<ToRead>,
-}
-
-/// The stage after this one has ended: so does this one.
-struct Stopped;
-
-impl<T> From<async_channel::SendError<T>> for Stopped {
-    fn from(_: async_channel::SendError<T>) -> Self {
-        Self
-    }
-}
-
-impl Fetcher {
-    async fn run(self, start: Cursor) {
-        let sent = match self.source.clone() {
-            Source::Blocks(source) => self.send_blocks(source, &start).await,
-            Source::Indexed(source) => self.send_rows(source, &start).await,
-            Source::Live(source) => self.send_live(source).await,
-        };
-        if sent.is_ok() {
-            let _stopped = self.to_read.send(ToRead::End).await;
-        }
-    }
-
-    fn wants(&self, epoch: u64) -> bool {
-        self.epochs.is_none_or(|epochs| epoch < epochs)
-    }
-
-    async fn send_blocks(&self, source: Arc<dyn BlockSource>, start: &Cursor) -> std::result::Result<(), Stopped> {
-        let bytes: Vec<u64> = source.blocks().iter().map(|block| block.bytes.saturating_mul(self.expansion)).collect();
-        let mut first_window = start.window;
-        for epoch in (start.epoch..).take_while(|&epoch| self.wants(epoch)) {
-            let order = match self.batch.shuffle {
-                true => EpochOrder::shuffled(&bytes, self.batch.window_bytes, self.batch.seed, epoch),
-                false => EpochOrder::in_order(bytes.len()),
-            };
-            for window in first_window..order.num_windows() {
-                for &index in order.window(window) {
-                    let held = self.fetched.take(source.blocks()[index].fetch_bytes).await.ok_or(Stopped)?;
-                    let (reader, limits) = (source.clone(), self.limits);
-                    let fetch = tokio::spawn(async move { reader.fetch(index, limits).await });
-                    self.to_read.send(ToRead::Block { index, fetch, held }).await?;
-                }
-                self.to_read.send(ToRead::WindowEnd).await?;
-            }
-            first_window = 0;
-            self.to_read.send(ToRead::EpochEnd).await?;
-        }
-        Ok(())
-    }
-
-    async fn send_rows(&self, source: Arc<dyn IndexedSource>, start: &Cursor) -> std::result::Result<(), Stopped> {
-        let num_rows = source.num_rows();
-        let num_windows = num_rows.map_or(u64::MAX, |rows| rows.div_ceil(WINDOW_ROWS));
-        let mut first_window = start.window;
-        for epoch in (start.epoch..).take_while(|&epoch| self.wants(epoch)) {
-            let order = num_rows.filter(|_| self.batch.shuffle).map(|n| rows_of_epoch(n, self.batch.seed, epoch));
-            for window in first_window..num_windows {
-                let end = num_rows.unwrap_or(u64::MAX).min((window + 1).saturating_mul(WINDOW_ROWS));
-                for first in (window * WINDOW_ROWS..end).step_by(self.piece_rows as usize) {
-                    let positions = first..end.min(first + self.piece_rows);
-                    let rows = positions.map(|p| order.as_ref().map_or(p, |order| order.at(p))).collect();
-                    self.to_read.send(ToRead::Gather { source: source.clone(), rows }).await?;
-                }
-                self.to_read.send(ToRead::WindowEnd).await?;
-            }
-            first_window = 0;
-            self.to_read.send(ToRead::EpochEnd).await?;
-        }
-        Ok(())
-    }
-
-    async fn send_live(&self, source: Arc<dyn crate::source::LiveSource>) -> std::result::Result<(), Stopped> {
-        self.to_read.send(ToRead::Live(source)).await?;
-        self.to_read.send(ToRead::EpochEnd).await?;
-        Ok(())
-    }
-}
-
 /// A numbered step of the stream, on its way to the batcher.
 struct Done {
     number: u64,
@@ -393,228 +293,12 @@ enum Job {
     Gather(Arc<dyn IndexedSource>, Vec<u64>),
 }
 
-/// Cuts blocks into pieces and numbers everything.
-struct Cutter {
-    runtime: Handle,
-    reading: Receiver<ToRead>,
-    work: Sender<Work>,
-    done: Sender<Done>,
-    pieces: ByteBudget,
-    waits: Arc<Waits>,
-    next: u64,
-    /// About what a decoded row takes: what a gather is charged before it is made.
-    row_bytes: u64,
-    limits: ReadLimits,
-}
+/// The stage after this one has ended: so does this one.
+struct Stopped;
 
-impl Cutter {
-    fn run(mut self) {
-        let _stopped = self.cut_all();
-    }
-
-    fn cut_all(&mut self) -> std::result::Result<(), Stopped> {
-        loop {
-            let begun = Instant::now();
-            let Ok(next) = self.reading.recv_blocking() else { return Ok(()) };
-            match next {
-                ToRead::Block { index, fetch, held } => {
-                    let fetched = self.runtime.block_on(fetch);
-                    self.waits.cutter.add_input(begun.elapsed());
-                    let fetched = fetched.unwrap_or_else(|e| Err(Error::internal(format!("block {index}: {e}"))));
-                    self.cut_block(fetched)?;
-                    drop(held); // the block's bytes are gone with its iterator
-                }
-                ToRead::Gather { source, rows } => {
-                    self.waits.cutter.add_input(begun.elapsed());
-                    let bytes = rows.len() as u64 * self.row_bytes;
-                    self.send_work(Job::Gather(source, rows), bytes)?;
-                }
-                ToRead::Live(source) => self.cut_live(&*source)?,
-                ToRead::WindowEnd => self.send_input(Ok(Some(BatcherInput::WindowEnd)))?,
-                ToRead::EpochEnd => self.send_input(Ok(Some(BatcherInput::EpochEnd)))?,
-                ToRead::End => self.send_input(Ok(None))?,
-            }
-        }
-    }
-
-    fn cut_block(&mut self, fetched: Result<Fetched>) -> std::result::Result<(), Stopped> {
-        let mut pieces = match fetched {
-            Ok(fetched) => fetched.pieces,
-            Err(error) => return self.send_damage(error),
-        };
-        loop {
-            let begun = Instant::now();
-            let piece = caught(|| pieces.next().transpose());
-            self.waits.cutter.add_busy(begun.elapsed());
-            match piece {
-                Ok(Some(piece)) => {
-                    let bytes = piece.num_bytes() as u64;
-                    self.send_work(Job::Decode(piece), bytes)?;
-                }
-                Ok(None) => return Ok(()),
-                Err(error) => return self.send_damage(error),
-            }
-        }
-    }
-
-    fn cut_live(&mut self, source: &dyn crate::source::LiveSource) -> std::result::Result<(), Stopped> {
-        loop {
-            let begun = Instant::now();
-            let arrived = caught(|| source.next(&self.limits));
-            self.waits.cutter.add_input(begun.elapsed());
-            match arrived {
-                Ok(Some(Arrived::Piece(piece))) => {
-                    let bytes = piece.num_bytes() as u64;
-                    self.send_work(Job::Decode(piece), bytes)?;
-                }
-                Ok(Some(Arrived::MessageEnd)) => self.send_input(Ok(Some(BatcherInput::WindowEnd)))?,
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    self.send_input(Err(error))?;
-                    return Err(Stopped); // a stream that broke off cannot be read further
-                }
-            }
-        }
-    }
-
-    /// Unreadable data is the policy's business; a failed read is not: the data may be good.
-    fn send_damage(&mut self, error: Error) -> std::result::Result<(), Stopped> {
-        if !matches!(error.kind(), ErrorKind::Data | ErrorKind::Format) {
-            return self.send_input(Err(error));
-        }
-        self.send_input(Ok(Some(BatcherInput::Damaged(BadRecord::damage(error.to_string())))))
-    }
-
-    fn send_work(&mut self, job: Job, bytes: u64) -> std::result::Result<(), Stopped> {
-        let begun = Instant::now();
-        self.waits.bytes_read.fetch_add(bytes, Ordering::Relaxed);
-        let held = self.runtime.block_on(self.pieces.take(bytes)).ok_or(Stopped)?;
-        let number = self.number();
-        self.work.send_blocking(Work { number, job, held })?;
-        self.waits.cutter.add_output(begun.elapsed());
-        Ok(())
-    }
-
-    fn send_input(&mut self, result: Result<Option<BatcherInput>>) -> std::result::Result<(), Stopped> {
-        let number = self.number();
-        Ok(self.done.send_blocking(Done { number, result, held: None })?)
-    }
-
-    fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next - 1
-    }
-}
-
-/// Decodes pieces, in whatever order they come.
-struct DecoderStage {
-    to_do: Receiver<Work>,
-    done: Sender<Done>,
-    decoder: Arc<dyn Decoder>,
-    waits: Arc<Waits>,
-}
-
-impl DecoderStage {
-    fn run(self) {
-        loop {
-            let begun = Instant::now();
-            let Ok(Work { number, job, mut held }) = self.to_do.recv_blocking() else { return };
-            self.waits.decoders.add_input(begun.elapsed());
-            let begun = Instant::now();
-            let decoded = caught(|| match &job {
-                Job::Decode(piece) => self.decoder.decode(piece),
-                Job::Gather(source, rows) => self.decoder.decode(&source.gather(rows)?),
-            });
-            drop(job);
-            self.waits.decoders.add_busy(begun.elapsed());
-            if let Ok(decoded) = &decoded {
-                held.resize(num_bytes(decoded));
-            }
-            let begun = Instant::now();
-            if self
-                .done
-                .send_blocking(Done {
-                    number,
-                    result: decoded.map(|decoded| Some(BatcherInput::Decoded(decoded))),
-                    held: Some(held),
-                })
-                .is_err()
-            {
-                return;
-            }
-            self.waits.decoders.add_output(begun.elapsed());
-        }
-    }
-}
-
-fn num_bytes(decoded: &Decoded) -> u64 {
-    match &decoded.output {
-        Output::Rows(table) => table.num_bytes() as u64,
-        Output::Tokens(tokens) => tokens.num_bytes() as u64,
-    }
-}
-
-/// Restores the order and feeds the batcher.
-struct BatcherStage {
-    finished: Receiver<Done>,
-    batcher: Batcher,
-    items: Sender<Result<Item>>,
-    bad: Arc<Mutex<Vec<BadRecord>>>,
-    waits: Arc<Waits>,
-}
-
-impl BatcherStage {
-    fn run(mut self) {
-        if let Err(error) = self.deliver_all() {
-            let _closed = self.items.send_blocking(Err(error)); // nobody listens any more: nobody to tell
-        }
-    }
-
-    fn deliver_all(&mut self) -> Result<()> {
-        // What came early. Bounded by the byte budget of pieces.
-        let mut early: BTreeMap<u64, Done> = BTreeMap::new();
-        for number in 0.. {
-            let begun = Instant::now();
-            let done = loop {
-                if let Some(done) = early.remove(&number) {
-                    break done;
-                }
-                match self.finished.recv_blocking() {
-                    Ok(done) => drop(early.insert(done.number, done)),
-                    Err(_) => return Err(Error::internal("the stream broke off: a stage before this one has ended")),
-                }
-            };
-            self.waits.batcher.add_input(begun.elapsed());
-            let begun = Instant::now();
-            let Some(input) = done.result? else { return Ok(()) }; // the stream is over
-            let pushed = caught(|| self.batcher.push(input));
-            drop(done.held); // the rows are the batcher's now
-            let bad = self.batcher.take_bad();
-            if !bad.is_empty() {
-                self.bad.lock().unwrap_or_else(PoisonError::into_inner).extend(bad);
-            }
-            pushed?;
-            self.waits.batcher.add_busy(begun.elapsed());
-            if !self.deliver_ready()? {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
-
-    /// Sends what is complete. Returns true if anybody still listens.
-    fn deliver_ready(&mut self) -> Result<bool> {
-        loop {
-            let begun = Instant::now();
-            let item = caught(|| self.batcher.pull())?;
-            self.waits.batcher.add_busy(begun.elapsed());
-            let Some(item) = item else { return Ok(!self.items.is_closed()) };
-            let begun = Instant::now();
-            if self.items.send_blocking(Ok(item)).is_err() {
-                return Ok(false);
-            }
-            self.waits.batcher.add_output(begun.elapsed());
-        }
+impl<T> From<async_channel::SendError<T>> for Stopped {
+    fn from(_: async_channel::SendError<T>) -> Self {
+        Self
     }
 }
 

@@ -4,21 +4,18 @@
 //! records. Columns are bound by name, file by file, so shards may differ in everything else; what they deliver must
 //! agree. Used by `parquet` and `arrow_stream`.
 
+mod choice;
+mod records;
+
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 use serde::{Deserialize, Serialize};
 
-use super::arrow_values::{NumberType, Numbers, blobs, numbers};
-use super::{Lists, Records};
-use crate::data::Column;
+use self::choice::{choose, choose_only, find, there_are};
+use super::arrow_values::NumberType;
 use crate::error::{Error, Result};
-
-/// How many columns an error lists before it stops.
-const LISTED: usize = 20;
 
 /// Which columns of a table to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -271,111 +268,6 @@ impl Binding {
             RecordKind::Lists { width: None, .. } => "lists of numbers".into(),
         }
     }
-
-    /// The records of a batch that has the bound columns, and which of them cannot be used, in order.
-    pub fn records(&self, batch: &RecordBatch) -> Result<(Records, Vec<(usize, String)>)> {
-        let columns = self.names.iter().map(|name| {
-            batch.column_by_name(name).ok_or_else(|| Error::data(format!("no column `{name}` in a batch of rows")))
-        });
-        let columns: Vec<&ArrayRef> = columns.collect::<Result<_>>()?;
-        match self.form {
-            Form::Blobs => blobs(columns[0]).map(|(blobs, bad)| (Records::Blobs(blobs), bad)),
-            Form::Images => image_records(columns[0]),
-            Form::Lists => self.list_records(columns[0]),
-            Form::Numbers => self.number_records(&columns, batch.num_rows()),
-        }
-        .map_err(|error| error.at(format_args!("column `{}`", self.names[0])))
-    }
-
-    fn list_records(&self, array: &ArrayRef) -> Result<(Records, Vec<(usize, String)>)> {
-        let (values, ends) = match array.data_type() {
-            DataType::List(_) => list_parts::<i32>(array),
-            DataType::LargeList(_) => list_parts::<i64>(array),
-            DataType::FixedSizeList(_, width) => {
-                let (lists, width) = (array.as_fixed_size_list(), *width as usize);
-                let ends = (1..=lists.len()).map(|record| record * width).collect();
-                (lists.values().slice(0, lists.len() * width), ends)
-            }
-            other => return Err(Error::data(format!("{other} is not a list"))),
-        };
-        let Numbers { values, missing, bad: bad_values } = numbers(&values, self.number)?;
-        let mut bad: Vec<(usize, String)> =
-            (0..array.len()).filter(|&record| array.is_null(record)).map(|record| (record, "null".into())).collect();
-        for (index, reason) in bad_values {
-            let record = ends.partition_point(|&end| end <= index);
-            let first = record.checked_sub(1).map_or(0, |before| ends[before]);
-            bad.push((record, format!("value {}: {reason}", index - first)));
-        }
-        Ok((Records::Lists(Lists { values, ends, missing }), first_of_each(bad)))
-    }
-
-    fn number_records(&self, columns: &[&ArrayRef], num_rows: usize) -> Result<(Records, Vec<(usize, String)>)> {
-        let width = columns.len();
-        let mut read = Vec::with_capacity(width);
-        for (name, array) in self.names.iter().zip(columns) {
-            read.push(numbers(array, self.number).map_err(|error| error.at(format_args!("column `{name}`")))?);
-        }
-        let bad = read.iter().zip(&self.names).flat_map(|(numbers, name)| {
-            numbers.bad.iter().map(move |(record, reason)| match width {
-                1 => (*record, reason.clone()),
-                _ => (*record, format!("column `{name}`: {reason}")),
-            })
-        });
-        let bad = first_of_each(bad.collect());
-        let masks: Vec<Option<&[bool]>> = read.iter().map(|numbers| numbers.missing.as_deref()).collect();
-        let missing = masks.iter().any(Option::is_some).then(|| {
-            let mask = |column: usize| masks[column].unwrap_or(&[]);
-            let cells = (0..num_rows * width).map(|cell| mask(cell % width).get(cell / width).copied());
-            cells.map(Option::unwrap_or_default).collect()
-        });
-        let parts: Vec<&Column> = read.iter().map(|numbers| &numbers.values).collect();
-        let values = match self.number {
-            NumberType::U8 => Column::U8(rows_of(&parts, num_rows, |c| if let Column::U8(v) = c { v } else { &[] })),
-            NumberType::U16 => Column::U16(rows_of(&parts, num_rows, |c| if let Column::U16(v) = c { v } else { &[] })),
-            NumberType::U32 => Column::U32(rows_of(&parts, num_rows, |c| if let Column::U32(v) = c { v } else { &[] })),
-            NumberType::F32 => Column::F32(rows_of(&parts, num_rows, |c| if let Column::F32(v) = c { v } else { &[] })),
-        };
-        let ends = (1..=num_rows).map(|record| record * width).collect();
-        Ok((Records::Lists(Lists { values, ends, missing }), bad))
-    }
-}
-
-/// Columns laid out row by row. `values` sees columns of one type only: `numbers` made them so.
-fn rows_of<T: Copy + Default>(columns: &[&Column], num_rows: usize, values: impl Fn(&Column) -> &[T]) -> Vec<T> {
-    let width = columns.len();
-    let mut rows = vec![T::default(); num_rows * width];
-    for (var, column) in columns.iter().enumerate() {
-        for (row, &value) in values(column).iter().enumerate() {
-            rows[row * width + var] = value;
-        }
-    }
-    rows
-}
-
-fn image_records(array: &ArrayRef) -> Result<(Records, Vec<(usize, String)>)> {
-    let images = array.as_struct();
-    let bytes = images.column_by_name(IMAGE_BYTES).ok_or_else(|| Error::data("no field `bytes`"))?;
-    let (blobs, no_bytes) = blobs(bytes)?;
-    let bad = no_bytes.into_iter().map(|(record, _)| (record, "no bytes; only a path is given".to_string()));
-    // The struct itself may be null over bytes that are not.
-    let null = (0..images.len()).filter(|&record| images.is_null(record)).map(|record| (record, "null".to_string()));
-    Ok((Records::Blobs(blobs), first_of_each(null.chain(bad).collect())))
-}
-
-/// The values of all lists, and where each list ends among them.
-fn list_parts<O: OffsetSizeTrait>(array: &ArrayRef) -> (ArrayRef, Vec<usize>) {
-    let lists = array.as_list::<O>();
-    let offsets = lists.value_offsets();
-    let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
-    let ends = offsets[1..].iter().map(|end| end.as_usize() - first).collect();
-    (lists.values().slice(first, last - first), ends)
-}
-
-/// In order, one reason a record.
-fn first_of_each(mut bad: Vec<(usize, String)>) -> Vec<(usize, String)> {
-    bad.sort_by_key(|&(record, _)| record);
-    bad.dedup_by_key(|&mut (record, _)| record);
-    bad
 }
 
 /// What a column can be read as.
@@ -416,108 +308,6 @@ fn is_bytes(data_type: &DataType) -> bool {
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => true,
         DataType::Dictionary(_, values) => is_bytes(values),
         _ => false,
-    }
-}
-
-/// The columns that a user who says nothing must mean.
-fn choose(schema: &Schema) -> Result<Columns> {
-    let all_numbers = || {
-        let numbers = numbers_of(schema);
-        (!numbers.is_empty() && numbers.len() == schema.fields().len()).then_some(Columns::Many(numbers))
-    };
-    named(schema, "image", RecordKind::Image)
-        .or_else(|| only(schema, |form, _| form == Form::Lists))
-        .or_else(all_numbers)
-        .or_else(|| only(schema, |_, kind| kind == RecordKind::Image))
-        .ok_or_else(|| Error::option(what_would_work(schema)))
-}
-
-/// The columns that a user who wants such records, and names none, must mean.
-fn choose_only(schema: &Schema, wanted: Wanted) -> Result<Columns> {
-    let (chosen, what) = match wanted {
-        Wanted::Text => {
-            let text = |_, kind| kind == RecordKind::Text;
-            (named(schema, "text", RecordKind::Text).or_else(|| only(schema, text)), "texts")
-        }
-        Wanted::Images => {
-            let image = |_, kind| kind == RecordKind::Image;
-            (named(schema, "image", RecordKind::Image).or_else(|| only(schema, image)), "images")
-        }
-        Wanted::Rows => {
-            let lists = |form, _| form == Form::Lists;
-            let has_list =
-                schema.fields().iter().any(|field| usable(field).is_some_and(|(form, ..)| form == Form::Lists));
-            let numbers = Some(numbers_of(schema)).filter(|numbers| !numbers.is_empty() && !has_list);
-            (only(schema, lists).or(numbers.map(Columns::Many)), "rows")
-        }
-        Wanted::Lists => (only(schema, |form, _| form == Form::Lists), "lists of numbers"),
-    };
-    chosen.ok_or_else(|| Error::option(format!("say which column holds the {what}; {}", there_are(schema))))
-}
-
-/// The column of that name, if it is of that kind.
-fn named(schema: &Schema, name: &str, kind: RecordKind) -> Option<Columns> {
-    let field = schema.fields().iter().find(|field| field.name() == name)?;
-    usable(field).filter(|(_, found, _)| *found == kind).map(|_| Columns::One(name.into()))
-}
-
-/// The only column for which `wanted` holds.
-fn only(schema: &Schema, wanted: impl Fn(Form, RecordKind) -> bool) -> Option<Columns> {
-    let is_wanted = |field: &&Arc<Field>| usable(field).is_some_and(|(form, kind, _)| wanted(form, kind));
-    let mut fields = schema.fields().iter().filter(is_wanted);
-    let first = fields.next()?;
-    fields.next().is_none().then(|| Columns::One(first.name().clone()))
-}
-
-/// All columns that hold a number each.
-fn numbers_of(schema: &Schema) -> Vec<String> {
-    let is_number = |field: &&Arc<Field>| usable(field).is_some_and(|(form, ..)| form == Form::Numbers);
-    schema.fields().iter().filter(is_number).map(|field| field.name().clone()).collect()
-}
-
-/// In one sentence, what can be learned of a table from which nothing can be chosen without being told.
-fn what_would_work(schema: &Schema) -> String {
-    let of_form = |wanted: Form| {
-        let fields = schema.fields().iter().filter(move |f| usable(f).is_some_and(|(form, ..)| form == wanted));
-        fields.map(|field| field.name().as_str()).collect::<Vec<_>>()
-    };
-    let mut ways = Vec::new();
-    let text = schema.fields().iter().find(|f| usable(f).is_some_and(|(_, kind, _)| kind == RecordKind::Text));
-    let one_of = |names: &[&str], what: &str| match names {
-        [] => None,
-        [name] => Some(format!("source.column = \"{name}\" (--column {name}) for {what}")),
-        [name, ..] => Some(format!("source.column = \"{name}\" or another (--column {name}) for {what}")),
-    };
-    ways.extend(one_of(&text.map(|field| field.name().as_str()).into_iter().collect::<Vec<_>>(), "a text"));
-    ways.extend(one_of(&of_form(Form::Lists), "a list of numbers"));
-    let images = schema.fields().iter().filter(|f| usable(f).is_some_and(|(_, kind, _)| kind == RecordKind::Image));
-    ways.extend(one_of(&images.map(|field| field.name().as_str()).collect::<Vec<_>>(), "images"));
-    let numbers = of_form(Form::Numbers);
-    if !numbers.is_empty() {
-        let shown: Vec<String> = numbers.iter().take(LISTED).map(|name| format!("\"{name}\"")).collect();
-        let more = if numbers.len() > LISTED { ", …" } else { "" };
-        ways.push(format!("source.columns = [{}{more}] (--columns) for numbers side by side", shown.join(", ")));
-    }
-    let ways =
-        if ways.is_empty() { "none of them can be learned".into() } else { format!("say {}", ways.join(", or ")) };
-    format!(
-        "{}: which to learn, and as what, is not clear; {ways}; strings as categories, and dates, are not learned yet",
-        there_are(schema)
-    )
-}
-
-fn find<'a>(schema: &'a Schema, name: &str) -> Result<&'a Field> {
-    let field = schema.fields().iter().find(|field| field.name() == name);
-    field.map(AsRef::as_ref).ok_or_else(|| Error::option(format!("no column `{name}`; {}", there_are(schema))))
-}
-
-fn there_are(schema: &Schema) -> String {
-    let fields = schema.fields();
-    let listed: Vec<String> = fields.iter().take(LISTED).map(|field| ColumnInfo::of(field).to_string()).collect();
-    match fields.len() {
-        0 => "there are none".into(),
-        n if n > LISTED => format!("there are {} and {} more", listed.join(", "), n - LISTED),
-        _ => format!("there are {}", listed.join(", ")),
     }
 }
 
