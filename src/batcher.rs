@@ -321,8 +321,8 @@ impl Batcher {
         self.check_skipped()?;
         if !self.epoch_has_batches {
             return Err(Error::data(
-                "the data has not one whole row: is it empty, shorter than decode.window, or, with batch.drop_last, than \
-                 one batch?",
+                "the data has not one whole row: is it empty, shorter than decode.window, or, with batch.drop_last, \
+                 than one batch?",
             ));
         }
         self.epoch_has_batches = false;

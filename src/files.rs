@@ -34,7 +34,8 @@ impl WholeFile {
             Some(beside) => {
                 let done = flushed.and_then(|()| fs::rename(&beside, &self.path));
                 if done.is_err() {
-                    let _ = fs::remove_file(&beside); // a full disk wants the room back; the first failure is the one to tell
+                    // A full disk needs the room back. The first failure is the one to report.
+                    let _ = fs::remove_file(&beside);
                 }
                 done
             }

@@ -116,7 +116,8 @@ pub const METRICS: [Metric; 22] = [
     gauge(
         STATES_IN_USE,
         Unit::Count,
-        "effective number of states in use, mean over variables, when held-out rows were looked at: are there dead ones?",
+        "effective number of states in use, mean over variables, when held-out rows were looked at: are there dead \
+         ones?",
     ),
     counter(CHECKPOINT_FAILURES, Unit::Count, "checkpoints that could not be written: is there room on the disk?"),
     counter(

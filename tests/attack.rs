@@ -197,7 +197,8 @@ fn held_out_rows_of_probability_zero_are_no_reason_to_fail() {
     let (Some(train_file), Some(valid_file)) = (attack("tr.npy"), attack("va.npy")) else { return };
     let dir = tempfile::tempdir().unwrap();
     let more = format!(
-        "[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nstep = 1.0\nmomentum = 0.0\nsmoothing = 0.0\n[validate]\nfiles = '{}'\n",
+        "[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nstep = 1.0\nmomentum = 0.0\nsmoothing = 0.0\n\
+         [validate]\nfiles = '{}'\n",
         valid_file.display()
     );
     let text = pipeline(&train_file.display().to_string(), 64 * MIB, &more);

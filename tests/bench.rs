@@ -151,7 +151,8 @@ fn optimizers_learn_one_stream_as_train_does_and_leave_nothing() {
 #[test]
 fn without_held_out_rows_it_is_judged_by_rows_when_they_were_first_seen() {
     let dir = tempfile::tempdir().unwrap();
-    let pipeline = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n[batch]\nrows = 100\n\
+    let pipeline = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n\
+        [batch]\nrows = 100\n\
         [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\noptimizer = 'adam'\nrate = 0.02\nseconds = 60\n";
     std::fs::write(dir.path().join("p.toml"), pipeline).unwrap();
     let output = anemone(dir.path(), &["bench", "p.toml"]);

@@ -12,7 +12,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// A pipeline that is learned in no time.
-const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n[batch]\nrows = 100\n\
+const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n\
+    [batch]\nrows = 100\n\
     [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\nepochs = 3\nstep = 0.3\n[validate]\nrows = 200\n";
 
 fn anemone(dir: &Path, args: &[&str]) -> Output {

@@ -15,10 +15,12 @@ use anemone::pipeline::stop::Stop;
 use assert_cmd::Command;
 use tempfile::TempDir;
 
-const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n[batch]\nrows = 100\n\
+const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n\
+    [batch]\nrows = 100\n\
     [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\nstep = 0.3\n[validate]\nrows = 200\n";
 
-const COMPARISON: &str = "[compare]\ntitle = 'Small'\npipeline = 'p.toml'\nepochs = 4\nseeds = [1, 2]\nsearch_epochs = 2\n\
+const COMPARISON: &str = "[compare]\ntitle = 'Small'\npipeline = 'p.toml'\nepochs = 4\nseeds = [1, 2]\n\
+    search_epochs = 2\n\
     thresholds = [-12]\n[reference.uniform]\nvalid = -12.875\n\
     [contender.anemone]\nlearn.optimizer = 'anemone'\nlearn.step = { try = [0.01, 0.4] }\n\
     [contender.'no momentum']\nlike = 'anemone'\nlearn.momentum = 0.0\n\
@@ -257,7 +259,8 @@ fn a_plan_is_told_and_mistakes_are_one_line() {
     assert_eq!(output.status.code(), Some(2), "two of one name");
 }
 
-const TREE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 6\ncats = 4\nlatents = 3\nrows = 400\n[batch]\nrows = 50\n\
+const TREE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 6\ncats = 4\nlatents = 3\nrows = 400\n\
+    [batch]\nrows = 50\n\
     [circuit]\nmodel = 'hclt'\nstart = 'noise'\nlatents = 3\n[validate]\nrows = 100\n";
 
 const STARTS: &str = "[compare]\npipeline = 'tree.toml'\nepochs = 2\nseeds = [1, 2]\n[contender.shared]\n\

@@ -68,7 +68,8 @@ impl Desk {
 
 const TEXT: &str =
     "[decode]\nkind = 'text'\nwindow = 16\n[batch]\nrows = 8\nshuffle = false\n[circuit]\nmodel = 'hmm'\nlatents = 2\n";
-const TOKENS: &str = "[decode]\nwindow = 16\nvocab = 1000\n[batch]\nrows = 8\nshuffle = false\n[circuit]\nmodel = 'hmm'\n\
+const TOKENS: &str = "[decode]\nwindow = 16\nvocab = 1000\n[batch]\nrows = 8\nshuffle = false\n\
+                      [circuit]\nmodel = 'hmm'\n\
                       latents = 2\n";
 
 fn tokens(count: usize) -> Vec<u8> {
@@ -374,7 +375,8 @@ fn held_out_rows_that_are_impossible_are_seen() {
     shards::write_rows(&train, vec![0; 256 * 4], 4, 64);
     shards::write_rows(&valid, (0..128 * 4).map(|i| u8::from(i / 4 % 2 == 1)).collect(), 4, 64);
     let more = format!(
-        "[decode]\nkind = 'rows'\ncats = 2\n[batch]\nrows = 64\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nstep = 1.0\n\
+        "[decode]\nkind = 'rows'\ncats = 2\n[batch]\nrows = 64\n[circuit]\nmodel = 'hmm'\nlatents = 2\n\
+         [learn]\nstep = 1.0\n\
          momentum = 0.0\nsmoothing = 0.0\nepochs = 2\n[validate]\nfiles = '{}'\n",
         valid.display()
     );
@@ -460,7 +462,8 @@ fn a_change_in_the_middle_of_a_file_is_noticed_where_all_of_it_is_compared() {
         let tokens: Vec<u8> = (0..200_000u32).flat_map(|n| ((n % 7) as u16).to_le_bytes()).collect();
         fs::write(&file, &tokens).unwrap();
         let more = format!(
-            "digest = '{digest}'\n[decode]\nvocab = 8\nwindow = 16\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nbatches = 3\n"
+            "digest = '{digest}'\n[decode]\nvocab = 8\nwindow = 16\n[circuit]\nmodel = 'hmm'\nlatents = 2\n\
+             [learn]\nbatches = 3\n"
         );
         let pipeline = desk.pipeline(&file, &more);
         let run = |resume: &[&str]| {

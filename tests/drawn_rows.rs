@@ -67,8 +67,10 @@ fn pictures() -> (TempDir, Vec<RgbImage>) {
     let images: Vec<Vec<u8>> = (0..40).map(|_| shards::picture(8, &mut rng)).collect();
     shards::write_images(&folder.path().join("train.parquet"), &images[..32], 16);
     shards::write_images(&folder.path().join("valid.parquet"), &images[32..], 16);
-    let pipeline = "[source]\nfiles = 'train.parquet'\ncolumn = 'image'\n[decode]\nkind = 'image'\npatch = 4\n[batch]\nrows = 32\n\
-        [circuit]\nmodel = 'hclt'\nlatents = 3\n[learn]\nepochs = 2\nsmoothing = 0.01\n[validate]\nfiles = 'valid.parquet'\n";
+    let pipeline = "[source]\nfiles = 'train.parquet'\ncolumn = 'image'\n[decode]\nkind = 'image'\npatch = 4\n\
+        [batch]\nrows = 32\n\
+        [circuit]\nmodel = 'hclt'\nlatents = 3\n[learn]\nepochs = 2\nsmoothing = 0.01\n\
+        [validate]\nfiles = 'valid.parquet'\n";
     std::fs::write(folder.path().join("p.toml"), pipeline).unwrap();
     printed(folder.path(), &["train", "p.toml", "--out", "run", "--quiet"]);
     let decoded = images[32..].iter().map(|file| image::load_from_memory(file).unwrap().into_rgb8());
@@ -294,7 +296,8 @@ fn text_is_drawn_and_completed() {
 fn numbers_are_drawn_and_completed() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
-    let pipeline = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n[batch]\nrows = 100\n\
+    let pipeline = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n\
+        [batch]\nrows = 100\n\
         [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\nepochs = 1\n[validate]\nrows = 20\n";
     std::fs::write(dir.join("p.toml"), pipeline).unwrap();
     printed(dir, &["train", "p.toml", "--out", "run", "--quiet"]);

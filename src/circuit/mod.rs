@@ -223,7 +223,8 @@ impl Circuit {
                 && !distribution.is_table()
             {
                 return Err(Error::unsupported(format!(
-                    "gradient steps move log-weights and parameter block {id} is {}; train this circuit with an EM rule",
+                    "gradient steps move log-weights and parameter block {id} is {}; train this circuit with an EM \
+                     rule",
                     distribution.name()
                 )));
             }

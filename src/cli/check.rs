@@ -182,7 +182,12 @@ impl Found {
         let manifest = self.inputs.source.manifest();
         json!({
             "pipeline": name,
-            "source": {"kind": manifest.kind, "files": manifest.files, "digest": manifest.digest, "rows": self.inputs.num_rows()},
+            "source": {
+                "kind": manifest.kind,
+                "files": manifest.files,
+                "digest": manifest.digest,
+                "rows": self.inputs.num_rows(),
+            },
             "columns": self.inputs.reading,
             "decoder": {"identity": self.inputs.decoder.identity(), "rows": self.inputs.decoder.shape()},
             "batch": {"rows": spec.batch.rows, "first": self.first_batch},

@@ -26,7 +26,8 @@ pub(super) struct PipelineArgs {
     #[arg(long, requires = "data", conflicts_with = "file")]
     column: Option<String>,
     /// Columns of numbers, one for each variable: names with commas between; x* is all that begin with x
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "data", conflicts_with_all = ["file", "column"])]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(requires = "data", conflicts_with_all = ["file", "column"])]
     columns: Vec<String>,
     /// The model: hmm, monarch-hmm, hclt, pd, pdhclt, rat-spn
     #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::MODELS, hide_possible_values = true)]
@@ -44,7 +45,8 @@ pub(super) struct PipelineArgs {
     #[arg(long, requires = "data", conflicts_with = "file")]
     batch_rows: Option<u64>,
     /// The optimizer: anemone, full-batch-em, mini-batch-em, stepwise-em, adam, sgd
-    #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::OPTIMIZERS, hide_possible_values = true)]
+    #[arg(long, requires = "data", conflicts_with = "file")]
+    #[arg(value_parser = words::OPTIMIZERS, hide_possible_values = true)]
     optimizer: Option<String>,
 }
 

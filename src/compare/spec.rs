@@ -423,10 +423,13 @@ mod tests {
     const PIPELINE: &str = "[source.synthetic]\nkind = \"hmm\"\nnum_vars = 4\ncats = 3\nlatents = 2\nrows = 32\n\
         [circuit]\nlatents = 2\n[learn]\nstep = 0.3\nsmoothing = 1e-4\nepochs = 7\n[validate]\nrows = 16\n";
 
-    const FILE: &str = "[compare]\npipeline = \"p.toml\"\nepochs = 5\nseeds = [3, 4]\nsearch_epochs = 2\nthresholds = [-1, -2.5]\n\
+    const FILE: &str = "[compare]\npipeline = \"p.toml\"\nepochs = 5\nseeds = [3, 4]\nsearch_epochs = 2\n\
+        thresholds = [-1, -2.5]\n\
         [set]\ncircuit.latents = 3\nlearn.momentum = 0.5\n[reference.uniform]\nvalid = -4.4\n\
-        [contender.second]\nlearn = { optimizer = \"anemone\", step = { try = [0.1, 0.2] } }\nbatch.rows = { try = [8, 16] }\n\
-        [contender.\"a, plain\"]\nlike = \"second\"\nlearn.momentum = 0.0\n[contender.em]\nseeds = [4]\nlearn.optimizer = \"full_batch_em\"\n";
+        [contender.second]\nlearn = { optimizer = \"anemone\", step = { try = [0.1, 0.2] } }\n\
+        batch.rows = { try = [8, 16] }\n\
+        [contender.\"a, plain\"]\nlike = \"second\"\nlearn.momentum = 0.0\n\
+        [contender.em]\nseeds = [4]\nlearn.optimizer = \"full_batch_em\"\n";
 
     fn load(text: &str, overrides: &Overrides) -> Result<ComparisonSpec> {
         let folder = tempfile::tempdir().unwrap();

@@ -99,8 +99,8 @@ impl CheckpointFolder {
 
     /// What to tell where [`Hold::Taken`] is the answer.
     pub fn taken(&self) -> Error {
-        let why = "the folder was replaced, and another process may be writing here; nothing is overwritten; go on from \
-                   the last checkpoint of this run, wherever it is now";
+        let why = "the folder was replaced, and another process may be writing here; nothing is overwritten; go on \
+                   from the last checkpoint of this run, wherever it is now";
         Error::io(&self.dir.display().to_string(), &io::Error::other(why))
     }
 

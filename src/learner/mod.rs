@@ -91,8 +91,8 @@ impl Learner {
             let (here, saved) = (circuit_digest(backend.circuit()), circuit_digest(&checkpoint.circuit));
             if here != saved {
                 return Err(Error::state(format!(
-                    "the checkpoint is of another circuit ({:.12}…) than this one ({:.12}…); build the same structure, or \
-                     start a new run",
+                    "the checkpoint is of another circuit ({:.12}…) than this one ({:.12}…); build the same structure, \
+                     or start a new run",
                     saved, here
                 )));
             }

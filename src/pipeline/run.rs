@@ -194,8 +194,9 @@ pub(crate) fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Res
     let is_endless = spec.source.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none());
     if (is_live || is_endless) && matches!(spec.learn.optimizer, OptimizerSpec::FullBatchEm(_)) {
         return Err(Error::option(
-            "learn.optimizer = \"full_batch_em\": updates at the end of an epoch, and this source has none that is known: use \
-             anemone, mini_batch_em or stepwise_em, read rows from files, or give synthetic data a number of rows",
+            "learn.optimizer = \"full_batch_em\": updates at the end of an epoch, and this source has none that is \
+             known: use anemone, mini_batch_em or stepwise_em, read rows from files, or give synthetic data a number \
+             of rows",
         ));
     }
     if is_live || is_endless {
@@ -242,7 +243,8 @@ fn open_folder(options: &TrainOptions) -> Result<CheckpointFolder> {
 fn find_checkpoint(folder: &CheckpointFolder, options: &TrainOptions, observer: &mut dyn Observer) -> Result<Found> {
     if !options.resume && !folder.list()?.is_empty() {
         return Err(Error::state(format!(
-            "{}: there are checkpoints of an earlier run here; go on with --resume, or choose another folder with --out",
+            "{}: there are checkpoints of an earlier run here; go on with --resume, or choose another folder with \
+             --out",
             options.out.display()
         )));
     }
@@ -269,8 +271,8 @@ fn check_identity(
     match identity.differences(saved) {
         Some(differences) if force => {
             observer.event(&Event::Warning(format!(
-                "{}: going on as told, with the checkpoint's circuit, though the checkpoint is of another run, which differs in \
-                 {differences}",
+                "{}: going on as told, with the checkpoint's circuit, though the checkpoint is of another run, which \
+                 differs in {differences}",
                 path.display()
             )));
             Ok(())

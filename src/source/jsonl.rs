@@ -201,7 +201,8 @@ impl Iterator for Pieces {
                             text_of(line, &self.field)
                         }
                         Line::TooLong => Err(format!(
-                            "a line of more than {} bytes is too long: it is no text, or pipeline.memory is to be raised",
+                            "a line of more than {} bytes is too long: it is no text, or pipeline.memory is to be \
+                             raised",
                             self.lines.max_line_bytes
                         )),
                     };

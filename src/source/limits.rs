@@ -46,8 +46,8 @@ impl ReadLimits {
         }
         let most = mebibytes(self.part_bytes);
         Err(format!(
-            "{what} takes {} in memory, more than the {most} that one may take: it is damaged, or pipeline.memory is to \
-             be raised",
+            "{what} takes {} in memory, more than the {most} that one may take: it is damaged, or pipeline.memory is \
+             to be raised",
             mebibytes(bytes)
         ))
     }

@@ -115,8 +115,8 @@ impl Mapped {
         let now = self.file.metadata().map_err(|e| Error::io(&self.name, &e))?.len();
         if now < self.len() as u64 {
             let fact = format!(
-                "shrank while it was read: it had {} bytes and now has {now}; do not rewrite a file while it is read, write \
-                 another and rename it",
+                "shrank while it was read: it had {} bytes and now has {now}; do not rewrite a file while it is read, \
+                 write another and rename it",
                 self.len()
             );
             return Err(Error::io(&self.name, &io::Error::new(io::ErrorKind::UnexpectedEof, fact)));

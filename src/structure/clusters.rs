@@ -36,8 +36,8 @@ impl Clusters {
     pub fn of_rows(rows: &Batch, cats: u32, num_clusters: usize, seed: u64) -> Result<Self> {
         if rows.num_rows() < num_clusters {
             return Err(Error::option(format!(
-                "components = {num_clusters}: more than the {} rows that they start from; read more (structure_rows) or \
-                 have fewer",
+                "components = {num_clusters}: more than the {} rows that they start from; read more (structure_rows) \
+                 or have fewer",
                 rows.num_rows()
             )));
         }

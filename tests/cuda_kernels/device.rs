@@ -38,7 +38,8 @@ descriptors! {
     SliceDesc (24) { source: Buffer, start: i32, units: i32 }
     GroupDesc (96) {
         value: Buffer, flow: Buffer, panel: Buffer, theta_at: i64, extremes_at: i64,
-        theta_ld: i32, start: i32, units: i32, panel_start: i32, cols: i32, first_target: i32, num_targets: i32, pad: i32,
+        theta_ld: i32, start: i32, units: i32, panel_start: i32, cols: i32, first_target: i32,
+        num_targets: i32, pad: i32,
     }
     TargetDesc (32) { target: Buffer, start: i32, col: i32, units: i32, add: i32 }
     SumDesc (32) { value: Buffer, first_group: i32, num_groups: i32, units: i32, one_panel: i32 }

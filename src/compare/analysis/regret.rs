@@ -298,7 +298,8 @@ mod tests {
                         prop_assert!(row.regret.is_none() || row.gaps[at].percent().is_some());
                     }
                 }
-                prop_assert!(regret.rows.iter().filter_map(|row| row.regret).all(|mean| mean.is_finite() && mean >= 0.0));
+                let mut means = regret.rows.iter().filter_map(|row| row.regret);
+                prop_assert!(means.all(|mean| mean.is_finite() && mean >= 0.0));
                 let known = regret.rows.iter().map_while(|row| row.regret).collect::<Vec<_>>();
                 prop_assert!(known.is_sorted() && regret.rows[known.len()..].iter().all(|row| row.regret.is_none()));
             }
@@ -318,7 +319,8 @@ mod tests {
                     lines.extend(regret.rows.iter().map(|row| format!("{} {:?}", row.name, row.regret)));
                     let column = |at: usize| regret.rows.iter().map(move |row| row.gaps[at]).collect::<Vec<_>>();
                     let columns = regret.sections.iter().enumerate();
-                    let mut columns: Vec<String> = columns.map(|(at, s)| format!("{} {:?}", s.name, column(at))).collect();
+                    let columns = columns.map(|(at, s)| format!("{} {:?}", s.name, column(at)));
+                    let mut columns: Vec<String> = columns.collect();
                     columns.sort();
                     lines.extend(columns);
                 }

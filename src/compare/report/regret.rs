@@ -51,8 +51,8 @@ fn table(findings: &Findings, regret: &Regret<'_>) -> Table {
         Measure::Test => ("Regret on test rows", "test"),
     };
     let gaps = format!(
-        "Gap to the best of each section, in percent of the best: between the means over seeds of the {what} log-likelihoods. Regret \
-         is the mean of the gaps over all sections."
+        "Gap to the best of each section, in percent of the best: between the means over seeds of the {what} \
+         log-likelihoods. Regret is the mean of the gaps over all sections."
     );
     let sentences = [gaps, without_regret(regret), not_over(findings, regret)];
     Table {

@@ -55,8 +55,9 @@ pub fn results(section: &Section) -> Table {
     Table {
         title: "Results".into(),
         caption: format!(
-            "{deviation}Log-likelihoods in nats per row, the highest of each column among those with the most runs in bold. Test: under the parameters that \
-             were best on the held-out rows. Seconds of learning, without validation."
+            "{deviation}Log-likelihoods in nats per row, the highest of each column among those with the most runs in \
+             bold. Test: under the parameters that were best on the held-out rows. Seconds of learning, without \
+             validation."
         ),
         heads: vec![
             Cell::words("contender"),
@@ -123,8 +124,9 @@ pub fn crossings(section: &Section) -> Table {
     Table {
         title: "How soon a log-likelihood is reached".into(),
         caption: format!(
-            "The first look at the held-out rows that reaches a log-likelihood, as a mean over runs; the least of those with the most runs in bold. ∞: \
-             not within {} epochs, in brackets how many runs did, and their mean. A run that failed counts as never reaching.{paired}",
+            "The first look at the held-out rows that reaches a log-likelihood, as a mean over runs; the least of \
+             those with the most runs in bold. ∞: not within {} epochs, in brackets how many runs did, and their mean. \
+             A run that failed counts as never reaching.{paired}",
             section.epochs
         ),
         groups,
@@ -158,8 +160,8 @@ pub fn ablations(section: &Section) -> Table {
     };
     Table {
         title: "One thing changed".into(),
-        caption: "A contender, and the other that it takes all else from, over the seeds that both have. A difference below zero is \
-                  what the change costs. Epochs to the other's best, seed by seed."
+        caption: "A contender, and the other that it takes all else from, over the seeds that both have. A difference \
+                  below zero is what the change costs. Epochs to the other's best, seed by seed."
             .into(),
         groups: vec![
             (String::new(), 2),
