@@ -93,7 +93,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The rule of the README: like mistakes end alike, whichever command finds them.
+/// The rule of docs/GUIDE.md: like mistakes end alike, whichever command finds them.
 #[test]
 fn like_mistakes_get_like_exit_codes() {
     let folder = tempfile::tempdir().unwrap();

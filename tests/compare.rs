@@ -306,7 +306,7 @@ fn a_contender_may_start_elsewhere_in_the_same_circuit_and_regret_is_told_over_f
 #[test]
 fn experiments_are_understood() {
     let mut seen = 0;
-    for domain in ["images", "snps", "text"] {
+    for domain in ["images", "quickstart", "snps", "text"] {
         for path in experiments(domain) {
             let spec = ComparisonSpec::load(&path, &Overrides::default()).unwrap();
             assert!(spec.contenders.iter().any(|contender| contender.name == "anemone"), "{}", path.display());
