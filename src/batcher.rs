@@ -116,7 +116,7 @@ pub struct Batcher {
     building: Option<Table>,
     /// What `pull` still owes after the current segment.
     pending: Pending,
-    /// Whether this epoch had a batch, so that data without any does not spin for ever.
+    /// Whether this epoch had a batch, so that data without any does not spin without end.
     epoch_has_batches: bool,
     /// Records left out since `take_bad` was called last.
     bad: Vec<BadRecord>,
@@ -138,7 +138,7 @@ struct Segment {
 }
 
 impl Batcher {
-    /// A batcher that goes on at `start`.
+    /// A batcher that continues at `start`.
     pub fn new(
         spec: &BatchSpec,
         policy: BadPolicy,

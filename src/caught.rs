@@ -1,9 +1,9 @@
 //! Panics that are caught, without a word on standard error.
 //!
-//! Readers of damaged files panic now and then, in crates that are not ours; whoever calls them turns that into an
-//! error with a place. The text that Rust prints for every panic would come first and look as if the program had
-//! crashed. So a panic inside [`quietly`] is not printed: its text and place are in the error. All other panics, and
-//! those of other threads, are reported as they were before. Used by `source` and `pipeline`.
+//! Readers of damaged files panic now and then, in crates that are not ours; their callers turn that into an error with
+//! a place. The text that Rust prints for every panic would come first and look as if the program had crashed. So a
+//! panic inside [`quietly`] is not printed: its text and place are in the error. All other panics, and those of other
+//! threads, are reported as they were before. Used by `source` and `pipeline`.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -30,7 +30,7 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
             let _gone = TEXT.try_with(|text| text.replace(format!("{said}{place}")));
         }));
     });
-    TEXT.take(); // of a panic that somebody inside another call caught himself
+    TEXT.take(); // of a panic that another call inside has caught
     DEPTH.set(DEPTH.get() + 1);
     let done = catch_unwind(AssertUnwindSafe(work));
     DEPTH.set(DEPTH.get() - 1);

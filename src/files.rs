@@ -71,7 +71,7 @@ pub(crate) fn write_whole(path: &Path, contents: impl AsRef<[u8]>) -> Result<()>
     file.finish()
 }
 
-/// Opens a file of our own for reading. A pipe or a device in its place would let the reader wait for ever, so it is
+/// Opens a file of our own for reading. A pipe or a device in its place would let the reader wait without end, so it is
 /// refused, and the file that is looked at is the one that was opened. For what users name themselves a pipe may be
 /// meant.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {

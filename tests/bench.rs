@@ -134,7 +134,7 @@ fn optimizers_learn_one_stream_as_train_does_and_leave_nothing() {
     }
     let [anemone, full] = [&found[0], &found[1]].map(|line| number(line, "/equal_rows_ll"));
     assert!(anemone > full, "anemone {anemone}, full-batch EM {full}");
-    // Whoever was fastest is judged by where it ended.
+    // The fastest is judged by where it ended.
     assert!(
         found
             .iter()

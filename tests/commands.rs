@@ -358,7 +358,7 @@ fn epochs_in_a_schedule_are_kept_in_a_run_and_need_rows_that_are_known() {
     assert_ne!(whole, train("longer", "20", &[]));
     let resolved = std::fs::read_to_string(dir.join("epochs/resolved.toml")).unwrap();
     assert!(resolved.contains("horizon = \"3 epochs\""), "{resolved}");
-    // Stopped in the middle of an epoch and gone on with, from the run folder alone.
+    // Stopped in the middle of an epoch and resumed, from the run folder alone.
     train("parts", "'3 epochs'", &["--set", "learn.batches=8"]);
     let rest = printed(dir, &["train", "--out", "parts", "--resume", "--json", "--set", "learn.batches=99"]);
     assert_eq!(json(rest.lines().last().unwrap())["valid_ll"].as_f64().unwrap(), whole);

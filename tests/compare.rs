@@ -1,4 +1,4 @@
-//! `anemone compare`, as a user types it: contenders on one stream, stopped and gone on with, and what is left behind.
+//! `anemone compare`, as a user types it: contenders on one stream, stopped and resumed, and what is left behind.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
@@ -317,7 +317,8 @@ fn experiments_are_understood() {
     assert!(seen >= 6, "{seen}");
 }
 
-/// Files are told apart by their data alone: a mean over them says something only if everybody is the same in each.
+/// Files are told apart by their data alone: a mean over them says something only if all contenders are the same in
+/// each.
 #[test]
 fn the_files_of_the_protocol_have_the_same_contenders_with_the_same_grids() {
     let contenders = |path: &Path| {

@@ -137,7 +137,7 @@ fn without_a_device_auto_says_why_and_takes_the_cpu() {
     }
 }
 
-/// Nobody asked for the GPU, and it has no room for the circuit, or for what the optimizer keeps: the CPU learns.
+/// The GPU was not asked for, and it has no room for the circuit, or for what the optimizer keeps: the CPU learns.
 #[test]
 fn without_room_auto_says_why_and_takes_the_cpu() {
     let folder = folder();

@@ -100,7 +100,7 @@ fn a_damaged_row_group_ends_the_run_after_what_came_before_it_was_learned_and_ke
     let pipeline = desk.pipeline(&file, TEXT);
     desk.refuses(&pipeline, &[], BAD_DATA, &["a.parquet", "row group", "on_bad"]);
     assert!(desk.last_step().is_some_and(|step| step > 0), "what was learned is kept");
-    // Told to go on without it, it does.
+    // Told to continue without it, it does.
     let output = desk.train(&pipeline, &["--resume", "--set", "pipeline.on_bad=skip"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -264,7 +264,8 @@ fn within_a_minute(command: &mut Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Only `metrics.jsonl` is too large for this disk, and SIGXFSZ says so: the run goes on, and what it learned is saved.
+/// Only `metrics.jsonl` is too large for this disk, and SIGXFSZ says so: the run continues, and what it learned is
+/// saved.
 #[cfg(unix)]
 #[test]
 fn lines_that_cannot_be_written_do_not_end_a_run() {
@@ -408,7 +409,7 @@ fn held_out_rows_that_are_impossible_are_seen() {
     assert!(table.contains("-inf nats") && table.contains("64 rows of probability zero"), "{table}");
     let table = eval(&["--rows", "2"]);
     assert!(table.contains("1 row of probability zero"), "{table}");
-    // A benchmark does not rank who rules out what happens by the rows that are left.
+    // A benchmark does not rank an optimizer that rules out what happens by the rows that are left.
     let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
     let output = command.args(["bench", "--threads", "1"]).arg(desk.pipeline(&train, &more)).output().unwrap();
     let table = String::from_utf8_lossy(&output.stdout);

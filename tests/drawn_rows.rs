@@ -278,7 +278,7 @@ fn text_is_drawn_and_completed() {
         ],
     );
 
-    // Tokens that somebody made of text are text again where their number says so, or on request.
+    // Tokens that were made of text are text again where their number says so, or on request.
     printed(dir, &["tokenize", "train.parquet", "--column", "text", "--out", "tokens.bin"]);
     let train =
         ["train", "--data", "tokens.bin", "--latents", "2", "--epochs", "1", "--set", "decode.window=8", "--quiet"];
@@ -408,7 +408,7 @@ fn on_a_terminal(dir: &Path, args: &[&str]) -> String {
         libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut())
     };
     assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: `openpty` has succeeded, so both are open, and nobody else has them.
+    // SAFETY: `openpty` has succeeded, so both are open, and only this test has them.
     let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_anemone"));
     let mut child = command.current_dir(dir).args(args).stdout(theirs).spawn().unwrap();

@@ -22,7 +22,7 @@
 //! | `{"distribution": "categorical", "cats": 4, "units": 2}` | the same without values |
 //!
 //! Either all blocks have values or none has. The number of variables is `num_vars`, else the length of
-//! `cardinalities`, else the highest `var` plus one. Values are written so that they come back to the same bits.
+//! `cardinalities`, else the highest `var` plus one. Values are written so that they come back bit-identical.
 //!
 //! ```
 //! use anemone::circuit::json::{read_circuit, write_circuit};
@@ -528,7 +528,7 @@ mod tests {
 
     fn refused(text: &str, words: &[&str]) {
         let error = read_circuit(text).unwrap_err();
-        // A size beyond any machine is one wherever it is written.
+        // A size beyond any machine is refused in every place.
         assert!([ErrorKind::Format, ErrorKind::Circuit, ErrorKind::Option].contains(&error.kind()), "{error:?}");
         for word in words {
             assert!(error.to_string().contains(word), "`{error}` does not say `{word}`");

@@ -86,7 +86,7 @@ async fn look(spec: &PipelineSpec, machine: &Machine) -> Result<Found> {
     drop(progress);
     let steps = optimizer.schedule().map(|(key, schedule)| {
         let (pace, learn) = (inputs.pace(&optimizer), &spec.learn);
-        // How many updates fit into so many seconds nobody knows.
+        // How many updates fit into so many seconds is not known.
         let updates = pace.updates_of_run(learn.epochs, learn.batches).filter(|_| learn.seconds.is_none());
         let counts = pace.rows_per_update() * circuit.counts_per_row();
         Steps { key, schedule, counts, updates_per_epoch: pace.updates_per_epoch(), updates }

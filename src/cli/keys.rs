@@ -60,7 +60,7 @@ fn some(path: &str) -> Result<String> {
     Ok(found.join("\n"))
 }
 
-/// Whether `contender` is meant by a path whose table is `contender.NAME`.
+/// Returns true if `contender` is meant by a path whose table is `contender.NAME`.
 fn is_named(table: &str, path: &str) -> bool {
     table.strip_suffix(".NAME") == Some(path)
 }

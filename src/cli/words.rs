@@ -1,6 +1,6 @@
 //! Words that a flag knows, for shells to complete.
 //!
-//! A flag takes any word all the same: which one is wrong, and which is near it, is said by those who give it a
+//! A flag takes any word all the same: which one is wrong, and which is near it, is said by the code that gives it a
 //! meaning, as for the same word in a file (`-` and `_` are the same there).
 
 use std::ffi::OsStr;
@@ -59,7 +59,7 @@ mod tests {
         assert!(DEVICES.0.iter().all(|name| name.parse::<Device>().is_ok()));
         assert!(PRECISIONS.0.iter().all(|name| name.parse::<TrainingPrecision>().is_ok()));
         assert!(ISAS.0.iter().all(|name| name.parse::<IsaCap>().is_ok()));
-        // Whoever refuses a word lists all of them.
+        // The code that refuses a word lists all of them.
         let all = |error: String, words: Words| words.0.iter().all(|word| error.contains(word));
         assert!(all("?".parse::<TrainingPrecision>().unwrap_err().to_string(), PRECISIONS));
         assert!(all("?".parse::<IsaCap>().unwrap_err().to_string(), ISAS));

@@ -119,7 +119,7 @@ pub struct Trial {
     pub epochs: u64,
     /// The best held-out log-likelihood of these; `None` if there was none that is a number.
     pub best_valid: Option<f64>,
-    /// Whether it is the one that the contender runs with.
+    /// True if it is the one that the contender runs with.
     pub is_chosen: bool,
 }
 

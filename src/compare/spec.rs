@@ -7,7 +7,7 @@
 //! seeds = [1, 2, 3]
 //! search_epochs = 10
 //!
-//! [set]                                  # what the pipeline is to have otherwise, for everybody
+//! [set]                                  # changes of the pipeline, for all contenders
 //! circuit.latents = 64
 //!
 //! [contender.anemone]
@@ -206,8 +206,8 @@ impl ComparisonSpec {
         Ok(())
     }
 
-    /// The pipeline that everybody shares, under one seed: data and circuit are its, and the start of whoever says
-    /// none.
+    /// The pipeline that all contenders share, under one seed: data and circuit are its, and the start of a contender
+    /// that says none.
     pub fn shared(&self, seed: u64) -> Result<PipelineSpec> {
         self.pipeline(&Choice::default(), seed, self.epochs)
     }
@@ -220,7 +220,7 @@ impl ComparisonSpec {
             document.set(path, json!(seed), "seeds")?;
         }
         document.set("learn.epochs", json!(epochs), "epochs")?;
-        // The last checkpoint is for going on, and is the model. Writing each best one would take time from learning.
+        // The last checkpoint is for resuming, and is the model. Writing each best one would take time from learning.
         document.set("checkpoint.keep", json!(1), "compare")?;
         document.set("checkpoint.keep_best", json!(false), "compare")?;
         let mut pipeline = PipelineSpec::from_document(&document)?;
@@ -456,13 +456,13 @@ mod tests {
         let searched = trials[3].searched(&trials);
         let shown: Vec<(&str, &str)> = searched.iter().map(|s| (s.key.as_str(), s.value.as_str())).collect();
         assert_eq!(shown, [("learn.step", "0.2"), ("batch.rows", "16")]);
-        // What was found is passed on, what is said anew replaces it.
+        // What was found is passed on, what is said again replaces it.
         let plain = spec.trials_after(&spec.contenders[1], &trials[3]).unwrap();
         assert_eq!(plain.len(), 1);
         let settings = plain[0].settings();
         assert!(settings.contains(&searched[0]) && settings.iter().any(|s| s.key == "learn.momentum"), "{settings:?}");
         assert_eq!((&spec.contenders[0].seeds[..], &spec.contenders[2].seeds[..]), (&[3, 4][..], &[4][..]));
-        // A start of its own is a contender's; everybody shares the rest of the circuit.
+        // A start of its own is a contender's; all contenders share the rest of the circuit.
         let file = FILE.replacen("learn.momentum = 0.0", "circuit.perturbation = 0.5", 1);
         let other = load(&file, &Overrides::default()).unwrap();
         let choice = &other.trials(&other.contenders[1]).unwrap()[0];

@@ -7,8 +7,8 @@
 //! nearest of so many, evenly spaced from black to full. An image that cannot be decoded, or is too small, is a bad
 //! record.
 //!
-//! [`ImageDecoder::colours`] is the way back, for whoever wants to look at rows. The colour transforms are in `ycocg`;
-//! `image` reads files here and writes them in `mosaic`, and nowhere else.
+//! [`ImageDecoder::colours`] is the way back, for looking at rows. The colour transforms are in `ycocg`; `image` reads
+//! files here and writes them in `mosaic`, and nowhere else.
 
 use std::io::Cursor;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl Color {
         }
     }
 
-    /// Whether a channel is a scale of shades, which can be made coarser.
+    /// Returns true if a channel is a scale of shades, which can be made coarser.
     pub fn has_levels(self) -> bool {
         matches!(self, Self::Rgb | Self::Grey)
     }
@@ -128,7 +128,7 @@ impl Color {
     }
 }
 
-/// Whether the header of an image file says that it has shades and no colours; `None` if it has no such header.
+/// Returns true if the header of an image file says that it has shades and no colours; `None` if it has no such header.
 pub fn is_grey(bytes: &[u8]) -> Option<bool> {
     use image::ExtendedColorType as Type;
     // Without what else a PNG may carry: a decoder unpacks it before it says a word.
@@ -404,7 +404,7 @@ fn jpeg_is_progressive(file: &[u8]) -> bool {
     false
 }
 
-/// Whether a JPEG reaches its end marker. The decoder would fill up what is missing with grey, and say nothing.
+/// Returns true if a JPEG reaches its end marker. The decoder would fill up what is missing with grey, and say nothing.
 fn jpeg_is_whole(file: &[u8]) -> bool {
     let mut rest = file;
     loop {

@@ -1,4 +1,4 @@
-//! Lists of token ids that somebody else made.
+//! Lists of token ids that were made elsewhere.
 //!
 //! A stream of lists of any length is concatenated, and the batcher cuts rows of `window` tokens out of it; lists that
 //! are whole rows already (an indexed source cuts token files into them) stay rows. An id outside the vocabulary makes

@@ -27,7 +27,7 @@ pub enum Columns {
     /// Strings may be texts, names or categories: they have to be asked for.
     #[default]
     Auto,
-    /// What can only be meant by somebody who wants such records; other columns are left out.
+    /// What a user who wants such records must mean; other columns are left out.
     Only(Wanted),
     /// A column of texts, byte strings, images (`struct{bytes, path}`), lists of numbers, or numbers.
     One(String),
@@ -91,7 +91,7 @@ pub enum RecordKind {
     Lists {
         /// How long every list is, if the schema says so.
         width: Option<usize>,
-        /// Whether they are real numbers, not categories.
+        /// True if they are real numbers, not categories.
         reals: bool,
     },
 }
@@ -214,7 +214,7 @@ impl Binding {
         &self.chosen
     }
 
-    /// Whether only the field `bytes` of the column is read.
+    /// Returns true if only the field `bytes` of the column is read.
     pub(super) fn reads_image_bytes(&self) -> bool {
         self.form == Form::Images
     }

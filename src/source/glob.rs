@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Whether a name has the marks of a pattern.
+/// Returns true if a name has the marks of a pattern.
 pub(super) fn is_pattern(name: &str) -> bool {
     name.contains(['*', '?', '['])
 }
@@ -18,7 +18,7 @@ pub(super) fn split(pattern: &str) -> (&str, &str) {
     pattern.split_at(pattern[..mark].rfind('/').map_or(0, |slash| slash + 1))
 }
 
-/// Whether a name, `/` between its parts, fits a pattern.
+/// Returns true if a name, `/` between its parts, fits a pattern.
 pub(super) fn matches(pattern: &str, name: &str) -> bool {
     let name: Vec<&str> = name.split('/').collect();
     parts_match(&parts(pattern), &name)
@@ -89,7 +89,7 @@ fn parts_match(pattern: &[&str], name: &[&str]) -> bool {
     }
 }
 
-/// Whether one part of a name fits one part of a pattern.
+/// Returns true if one part of a name fits one part of a pattern.
 fn part_matches(pattern: &str, name: &str) -> bool {
     if is_hidden(name) && !is_hidden(pattern) {
         return false;
@@ -97,7 +97,7 @@ fn part_matches(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
     let (mut at, mut seen) = (0, 0);
-    // Where to go on if what follows the last `*` does not fit: it takes one character more. Earlier stars need no
+    // Where to continue if what follows the last `*` does not fit: it takes one character more. Earlier stars need no
     // second look, so this is quadratic at worst.
     let mut star: Option<(usize, usize)> = None;
     while seen < name.len() {
@@ -134,7 +134,8 @@ fn one_matches(pattern: &[char], c: char) -> Option<usize> {
     }
 }
 
-/// Whether a class `[a-z_]` or `[!a-z_]` has the character, and how long the class is; `None` if it is not closed.
+/// Returns true if a class `[a-z_]` or `[!a-z_]` has the character, and the length of the class; `None` if it is not
+/// closed.
 fn class_matches(pattern: &[char], c: char) -> Option<(bool, usize)> {
     let negated = matches!(pattern.get(1), Some('!' | '^'));
     let first = if negated { 2 } else { 1 };

@@ -100,7 +100,7 @@ impl Device {
         self.stream.clone_htod(data).expect("an upload")
     }
 
-    /// Memory that nobody has written: whoever reads it before a kernel has is found out.
+    /// Memory that was never written: a read before a kernel writes it is found out.
     pub fn fresh<T: DeviceRepr>(&self, len: usize) -> CudaSlice<T> {
         // SAFETY: plain numbers; the host never reads them.
         unsafe { self.stream.alloc(len) }.expect("memory")
@@ -157,8 +157,8 @@ pub fn grid(of: impl Grid) -> (u32, u32, u32) {
     of.three()
 }
 
-/// A slab on its way to the device: buffers one after the other, all NaN until set, so that whoever reads too much
-/// shows.
+/// A slab on its way to the device: buffers one after the other, all NaN until set, so that a kernel that reads too
+/// much shows.
 pub struct Slab {
     pub capacity: usize,
     pub values: Vec<f32>,

@@ -9,9 +9,9 @@ struct Case {
     /// Units, columns, first column of the panel in its buffer.
     groups: Vec<(usize, usize, usize)>,
     one_panel: bool,
-    /// Whether weight rows are padded, as recommended.
+    /// True if weight rows are padded, as recommended.
     padded: bool,
-    /// Whether it is what most launches are: for the counters.
+    /// True if it is what most launches are: for the counters.
     typical: bool,
 }
 

@@ -16,7 +16,7 @@ fn options(workers: usize, epochs: u64) -> StreamOptions {
     StreamOptions { workers, bad, epochs: Some(epochs), ..StreamOptions::default() }
 }
 
-/// Whether the made decoder takes row `row` of a source whose rows have numbers.
+/// Returns true if the made decoder takes row `row` of a source whose rows have numbers.
 fn is_good(row: &u32) -> bool {
     row % 5 != 3
 }

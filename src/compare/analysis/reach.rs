@@ -20,7 +20,7 @@ impl Reached {
         self.epochs.map_or(0, |epochs| epochs.count)
     }
 
-    /// Whether all did, and there was one.
+    /// Returns true if all did, and there was one.
     pub fn is_by_all(&self) -> bool {
         self.runs > 0 && self.count() == self.runs
     }

@@ -1,12 +1,12 @@
 //! Regret: how far a contender is from the best of every section, over all sections.
 //!
-//! A contender that is tuned for each section wins some of them. Who has to choose one without trying asks for the one
-//! that is nowhere far from the best: the lowest mean gap. Gaps are shares of the best log-likelihood of the section,
-//! so that sections with many variables do not outweigh the others.
+//! A contender that is tuned for each section wins some of them. A user who must choose one without trying wants the
+//! one that is nowhere far from the best: the lowest mean gap. Gaps are shares of the best log-likelihood of the
+//! section, so that sections with many variables do not outweigh the others.
 //!
 //! The best of a section has gap 0, no gap is negative, and neither the order of sections nor that of contenders
-//! matters, to the last bit. Only whoever has a number in every run of a section has a gap there, or is its best: a run
-//! that failed never helps. Sections that are not over have no gaps yet.
+//! matters, to the last bit. Only a contender with a number in every run of a section has a gap there, or is its best:
+//! a run that failed never helps. Sections that are not over have no gaps yet.
 
 use std::cmp::Ordering;
 
@@ -29,7 +29,7 @@ pub struct Regret<'a> {
     pub measure: Measure,
     /// The sections that are over, in the order of the findings.
     pub sections: Vec<&'a Section>,
-    /// One for each name: the lowest regret first, then whoever has none, by name.
+    /// One for each name: the lowest regret first, then those that have none, by name.
     pub rows: Vec<RegretRow<'a>>,
 }
 
@@ -67,7 +67,7 @@ impl Gap {
     }
 }
 
-/// The regret on held-out rows, and on test rows if everybody who has the one has the other. Nothing unless two
+/// The regret on held-out rows, and on test rows if every contender that has the one has the other. Nothing unless two
 /// sections that are over share two contenders.
 pub fn regrets(findings: &Findings) -> Vec<Regret<'_>> {
     let sections: Vec<&Section> = findings.sections.iter().filter(|section| is_over(section)).collect();
@@ -143,7 +143,7 @@ fn find<'a>(section: &'a Section, name: &str) -> Option<&'a Contender> {
     section.contenders.iter().find(|contender| contender.name == name)
 }
 
-/// Whether everybody has all runs. A section of nobody has not begun.
+/// Returns true if every contender has all runs. A section without contenders has not begun.
 fn is_over(section: &Section) -> bool {
     !section.contenders.is_empty() && section.contenders.iter().all(|c| c.runs.len() >= wanted(section, c).max(1))
 }

@@ -24,7 +24,7 @@ proptest! {
         let points = points(&values);
         let found = first_reaching(&points, threshold).map(|p| p.epoch as usize);
         let is_reached = |v: &Option<f64>| v.is_some_and(|v| v.is_finite() && v >= threshold);
-        let expected = values.iter().skip(1).position(is_reached).map(|at| at + 1); // nobody learned the start
+        let expected = values.iter().skip(1).position(is_reached).map(|at| at + 1); // the start was not learned
         prop_assert_eq!(found, expected);
     }
 

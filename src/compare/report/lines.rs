@@ -11,18 +11,18 @@ pub struct Line {
     pub place: usize,
     /// Its name.
     pub name: String,
-    /// Whether it leaves something out of another one.
+    /// True if it leaves something out of another one.
     pub is_ablation: bool,
     /// The mean over runs.
     pub points: Vec<CurvePoint>,
-    /// Whether it is a mean of several.
+    /// True if it is a mean of several.
     pub is_mean: bool,
     /// Runs that failed, drawn one by one.
     pub failed: Vec<Vec<Point>>,
 }
 
 impl Line {
-    /// Whether there is anything to draw.
+    /// Returns true if there is anything to draw.
     pub fn is_empty(&self) -> bool {
         self.points.iter().all(|p| p.valid.is_none()) && self.failed.iter().flatten().all(|p| value(p).is_none())
     }

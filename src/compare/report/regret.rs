@@ -18,7 +18,7 @@ pub fn tables(findings: &Findings) -> Vec<Table> {
     tables
 }
 
-/// The same for a terminal, which has no bold: there the order of rows tells who is lowest.
+/// The same for a terminal, which has no bold: there the order of rows tells which is lowest.
 pub fn plain(findings: &Findings) -> String {
     unmarked_tables(findings).iter().map(Table::plain).collect::<Vec<_>>().join("\n\n")
 }
@@ -71,7 +71,7 @@ fn fewer_seeds(section: &Section, name: &str) -> String {
     own.filter(|own| *own < most).map_or(String::new(), |own| format!("({own} of {most} seeds)"))
 }
 
-/// Who has no regret, and why.
+/// Which contenders have no regret, and why.
 fn without_regret(regret: &Regret<'_>) -> String {
     let why = |row: &RegretRow<'_>| {
         let places = |gap: Gap| {

@@ -5,7 +5,7 @@ use crate::compare::analysis::{Reached, Spread, Standing, against, best_of_seed,
 use crate::compare::findings::{Contender, Section, Setting, Trial};
 use crate::compare::numbers::{decimals, fixed, short, signed};
 
-/// What became of everybody.
+/// The result of every contender.
 pub fn results(section: &Section) -> Table {
     let decimals = decimals(section);
     let standings: Vec<Standing<'_>> = section.contenders.iter().map(Standing::of).collect();
@@ -76,7 +76,7 @@ pub fn results(section: &Section) -> Table {
     }
 }
 
-/// How soon everybody gets where.
+/// How soon each contender reaches each log-likelihood.
 pub fn crossings(section: &Section) -> Table {
     let decimals = decimals(section);
     let full = full_batch_em(section);
@@ -217,7 +217,7 @@ pub fn optimizer(name: &str) -> String {
     }
 }
 
-/// What a contender ran with, and whether somebody looked for it.
+/// What a contender ran with, and if it was searched for.
 fn options(contender: &Contender) -> String {
     let searched = match contender.trials.len() {
         0 => "not searched".to_string(),
