@@ -1,7 +1,7 @@
 //! Runs a comparison: searches first, then every contender under every seed, one after the other on the whole machine.
 //!
-//! Data is opened once a comparison; a circuit is built once a seed and shared. Whatever is over is not done again, and
-//! an interrupted run resumes from its last checkpoint, so the same command finishes what it began.
+//! Data is opened once per comparison; a circuit is built once per seed and shared. Whatever is over is not done again,
+//! and an interrupted run resumes from its last checkpoint, so the same command finishes what it began.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Parquet shards, a block a row group; the one door to the `parquet` crate.
+//! Parquet shards, one block per row group; the one door to the `parquet` crate.
 //!
 //! Opening reads footers only and checks them wholly: every length that is later used lies inside the file. Fetching a
 //! block waits for the column chunks that are needed, nothing else; the iterator decodes their pages, a piece at a

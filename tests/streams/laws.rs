@@ -1,4 +1,4 @@
-//! Every row once an epoch; the same batches for any number of workers, and from any cursor.
+//! Every row once per epoch; the same batches for any number of workers, and from any cursor.
 
 use std::sync::Arc;
 
