@@ -1,5 +1,4 @@
-//! `anemone bench` as a user types it, at sizes that take no time: lines that add up, nothing left behind, clear
-//! errors.
+//! `anemone bench` as a user types it, at tiny sizes: lines that add up, nothing left behind, clear errors.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 

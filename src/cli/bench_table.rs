@@ -1,4 +1,4 @@
-//! What a benchmark found, for people: the machine, then one row a line, times in milliseconds a step.
+//! What a benchmark found, for people: the machine, then one row per line, times in milliseconds per step.
 
 use super::output::{counted, table, thousands};
 use crate::bench::{Line, Standing};

@@ -3,14 +3,14 @@
 //! | exit code | meaning |
 //! |---|---|
 //! | 0 | done; also after SIGINT, SIGTERM or SIGHUP, with a checkpoint written |
-//! | 1 | it failed on the way: a disk, memory, a device, a likelihood that is no number any more |
+//! | 1 | it failed on the way: a disk, memory, a device, a likelihood that is not a number |
 //! | 2 | not understood, or not possible: a flag, a pipeline file, a missing or wrong path, a size beyond any machine |
 //! | 3 | the contents of data, of a model or of a checkpoint are bad: damaged, or out of range |
 //! | 4 | a run was not resumed: the checkpoint is of another one, or checkpoints exist and `--resume` was not given |
 //! | 130, 143 | a second SIGINT or SIGTERM, at once |
 //!
 //! The code follows from the kind of the error alone (`output.rs`); one line on standard error says what and where.
-//! Results go to standard output, everything else to standard error. One file a command.
+//! Results go to standard output, everything else to standard error. One file per command.
 
 mod bench;
 mod bench_table;

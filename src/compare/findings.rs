@@ -88,7 +88,7 @@ pub struct Contender {
     pub name: String,
     /// `anemone`, `full_batch_em`, `mini_batch_em`, `stepwise_em`, `adam`, `sgd`.
     pub optimizer: String,
-    /// The contender that this one is, but for something left out: a contender "without momentum" ablates "anemone".
+    /// The contender that this one is, with something left out: a contender "without momentum" ablates "anemone".
     pub ablates: Option<String>,
     /// What it ran with, by dotted path: `("learn.step", "0.4")`. Options that a search settled are among them.
     pub settings: Vec<Setting>,

@@ -28,13 +28,13 @@
 //! pipeline is found beside this file, data as in a pipeline.
 //!
 //! Contenders share data, decoder, circuit, start and order of rows; they differ in how they learn (`learn`) and in how
-//! many rows they take at once (`batch.rows`). A contender that is to show what a start is worth says its own
-//! (`circuit.start`, `circuit.perturbation`); the structure stays shared. Everything is understood, every combination
-//! of options that is to be tried included, before anything is learned.
+//! many rows they take at once (`batch.rows`). A contender that shows what a start is worth says its own
+//! (`circuit.start`, `circuit.perturbation`); the structure stays shared. Everything is understood, including every
+//! combination of options to try, before anything is learned.
 //!
 //! Schedules in the file are written for its `epochs` and for the size of batches beside them. A trial of fewer epochs,
-//! or a run with `--epochs`, goes the same way from the first step to the last in as many epochs as it has: what ends
-//! with small steps is to be judged by its end.
+//! or a run with `--epochs`, goes the same way from the first step to the last in as many epochs as it has: a schedule
+//! that ends with small steps must be judged by its end.
 
 use std::collections::HashSet;
 use std::path::Path;

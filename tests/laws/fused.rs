@@ -1,4 +1,5 @@
-//! A fused EM step is what its verbs say one after the other, and a table that is updated lazily is a table.
+//! A fused EM step is what its verbs say one after the other, and a table that is updated lazily gives what an eager
+//! one gives.
 
 use anemone::backend::{EmStep, RetainSources};
 

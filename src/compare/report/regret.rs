@@ -1,4 +1,4 @@
-//! The tables after all sections: whom to take where nothing is tried first.
+//! The tables after all sections: which contender to take where nothing is tried first.
 
 use super::table::{Cell, Table};
 use crate::compare::analysis::{Gap, Measure, Regret, RegretRow, regrets};
