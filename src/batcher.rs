@@ -117,7 +117,7 @@ pub struct Batcher {
     building: Option<Table>,
     /// What `pull` still owes after the current segment.
     pending: Pending,
-    /// Whether this epoch had a batch, so that data without any does not spin for ever.
+    /// Whether this epoch had a batch, so that data without any does not spin without end.
     epoch_has_batches: bool,
     /// Records left out since `take_bad` was called last.
     bad: Vec<BadRecord>,
@@ -139,7 +139,7 @@ struct Segment {
 }
 
 impl Batcher {
-    /// A batcher that goes on at `start`.
+    /// A batcher that continues at `start`.
     pub fn new(
         spec: &BatchSpec,
         policy: BadPolicy,
@@ -322,8 +322,8 @@ impl Batcher {
         self.check_skipped()?;
         if !self.epoch_has_batches {
             return Err(Error::data(
-                "the data has not one whole row: is it empty, shorter than decode.window, or, with batch.drop_last, than \
-                 one batch?",
+                "the data has not one whole row: is it empty, shorter than decode.window, or, with batch.drop_last, \
+                 than one batch?",
             ));
         }
         self.epoch_has_batches = false;

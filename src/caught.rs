@@ -32,7 +32,7 @@ pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> Result<T, String> {
             let _gone = TEXT.try_with(|text| text.replace(format!("{said}{place}")));
         }));
     });
-    TEXT.take(); // of a panic that somebody inside another call caught himself
+    TEXT.take(); // of a panic that another call inside has caught
     DEPTH.set(DEPTH.get() + 1);
     let done = catch_unwind(AssertUnwindSafe(work));
     DEPTH.set(DEPTH.get() - 1);

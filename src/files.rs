@@ -35,7 +35,8 @@ impl WholeFile {
                 let synced = flushed.and_then(|()| self.writer.get_ref().sync_all());
                 let done = synced.and_then(|()| put_in_place(&beside, &self.path));
                 if done.is_err() {
-                    let _ = fs::remove_file(&beside); // a full disk wants the room back; the first failure is the one to tell
+                    // A full disk needs the room back. The first failure is the one to report.
+                    let _ = fs::remove_file(&beside);
                 }
                 done
             }
@@ -88,7 +89,7 @@ pub(crate) fn write_whole(path: &Path, contents: impl AsRef<[u8]>) -> Result<()>
     file.finish()
 }
 
-/// Opens a file of our own for reading. A pipe or a device in its place would let the reader wait for ever, so it is
+/// Opens a file of our own for reading. A pipe or a device in its place would let the reader wait without end, so it is
 /// refused, and the file that is looked at is the one that was opened. For what users name themselves a pipe may be
 /// meant.
 pub(crate) fn open_regular(path: &Path) -> io::Result<File> {

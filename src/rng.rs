@@ -3,7 +3,7 @@
 //! Structures, initial parameters and samples must be the same for the same seed in every release, so the stream may
 //! not depend on another crate's internals. This is xoshiro256++ (Blackman and Vigna) seeded through SplitMix64.
 
-/// A seeded generator. Two generators of one seed give the same stream for ever.
+/// A seeded generator. Two generators of one seed give the same stream in every release.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: [u64; 4],

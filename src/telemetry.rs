@@ -1,7 +1,7 @@
 //! Metrics: what they are called, what they count, and what question they answer.
 //!
-//! Names are constants here and nowhere else. They are recorded once a batch, through the `metrics` facade, which costs
-//! next to nothing while nobody listens; [`install`] makes this process listen, [`serve`] shows what it heard to
+//! Names are constants here and nowhere else. They are recorded once per batch, through the `metrics` facade, which
+//! costs almost nothing without a listener; [`install`] makes this process listen, [`serve`] shows what it heard to
 //! Prometheus.
 
 mod server;
@@ -116,7 +116,8 @@ pub const METRICS: [Metric; 22] = [
     gauge(
         STATES_IN_USE,
         Unit::Count,
-        "effective number of states in use, mean over variables, when held-out rows were looked at: are there dead ones?",
+        "effective number of states in use, mean over variables, when held-out rows were looked at: are there dead \
+         ones?",
     ),
     counter(CHECKPOINT_FAILURES, Unit::Count, "checkpoints that could not be written: is there room on the disk?"),
     counter(

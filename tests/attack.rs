@@ -68,7 +68,7 @@ impl Ended {
     }
 }
 
-/// Trains in a folder; `beside` is called with the run folder while that goes on, again and again until it is done.
+/// Trains in a folder; `beside` is called with the run folder while that runs, again and again until it is done.
 #[allow(clippy::zombie_processes)] // waited for by `wait4`, which tells the peak of memory
 fn train(dir: &Path, pipeline: &str, flags: &[&str], input: Option<&Path>, mut beside: impl FnMut(&Path)) -> Ended {
     let (file, run) = (dir.join("pipeline.toml"), dir.join("run"));
@@ -93,7 +93,7 @@ fn train(dir: &Path, pipeline: &str, flags: &[&str], input: Option<&Path>, mut b
     let pid = child.id() as libc::pid_t;
     let (status, usage) = loop {
         let mut status = 0;
-        // SAFETY: `rusage` is plain data for which zeros are valid; the child is ours, and nobody else waits for it.
+        // SAFETY: `rusage` is plain data for which zeros are valid; the child is ours, and nothing else waits for it.
         let (ended, usage) = unsafe {
             let mut usage: libc::rusage = std::mem::zeroed();
             (libc::wait4(pid, &mut status, libc::WNOHANG, &mut usage), usage)
@@ -197,7 +197,8 @@ fn held_out_rows_of_probability_zero_are_no_reason_to_fail() {
     let (Some(train_file), Some(valid_file)) = (attack("tr.npy"), attack("va.npy")) else { return };
     let dir = tempfile::tempdir().unwrap();
     let more = format!(
-        "[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nstep = 1.0\nmomentum = 0.0\nsmoothing = 0.0\n[validate]\nfiles = '{}'\n",
+        "[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nstep = 1.0\nmomentum = 0.0\nsmoothing = 0.0\n\
+         [validate]\nfiles = '{}'\n",
         valid_file.display()
     );
     let text = pipeline(&train_file.display().to_string(), 64 * MIB, &more);

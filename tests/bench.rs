@@ -1,5 +1,4 @@
-//! `anemone bench` as a user types it, at sizes that take no time: lines that add up, nothing left behind, clear
-//! errors.
+//! `anemone bench` as a user types it, at tiny sizes: lines that add up, nothing left behind, clear errors.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
@@ -134,7 +133,7 @@ fn optimizers_learn_one_stream_as_train_does_and_leave_nothing() {
     }
     let [anemone, full] = [&found[0], &found[1]].map(|line| number(line, "/equal_rows_ll"));
     assert!(anemone > full, "anemone {anemone}, full-batch EM {full}");
-    // Whoever was fastest is judged by where it ended.
+    // The fastest is judged by where it ended.
     assert!(
         found
             .iter()
@@ -151,7 +150,8 @@ fn optimizers_learn_one_stream_as_train_does_and_leave_nothing() {
 #[test]
 fn without_held_out_rows_it_is_judged_by_rows_when_they_were_first_seen() {
     let dir = tempfile::tempdir().unwrap();
-    let pipeline = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n[batch]\nrows = 100\n\
+    let pipeline = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n\
+        [batch]\nrows = 100\n\
         [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\noptimizer = 'adam'\nrate = 0.02\nseconds = 60\n";
     std::fs::write(dir.path().join("p.toml"), pipeline).unwrap();
     let output = anemone(dir.path(), &["bench", "p.toml"]);

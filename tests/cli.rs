@@ -72,7 +72,8 @@ fn mistakes_get_one_clear_line_and_a_failing_exit() {
 }
 
 /// A pipeline that is learned in no time.
-const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 6\ncats = 5\nlatents = 2\nrows = 300\n[batch]\nrows = 100\n\
+const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 6\ncats = 5\nlatents = 2\nrows = 300\n\
+    [batch]\nrows = 100\n\
     [circuit]\nmodel = 'hmm'\nlatents = 3\n[learn]\nepochs = 3\n[validate]\nrows = 50\n";
 
 /// Learns `PIPELINE` into `dir/run`, with more flags.
@@ -92,7 +93,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// The rule of the README: like mistakes end alike, whichever command finds them.
+/// The rule of docs/GUIDE.md: like mistakes end alike, whichever command finds them.
 #[test]
 fn like_mistakes_get_like_exit_codes() {
     let folder = tempfile::tempdir().unwrap();

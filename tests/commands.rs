@@ -12,7 +12,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// A pipeline that is learned in no time.
-const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n[batch]\nrows = 100\n\
+const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n\
+    [batch]\nrows = 100\n\
     [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\nepochs = 3\nstep = 0.3\n[validate]\nrows = 200\n";
 
 fn anemone(dir: &Path, args: &[&str]) -> Output {
@@ -357,7 +358,7 @@ fn epochs_in_a_schedule_are_kept_in_a_run_and_need_rows_that_are_known() {
     assert_ne!(whole, train("longer", "20", &[]));
     let resolved = std::fs::read_to_string(dir.join("epochs/resolved.toml")).unwrap();
     assert!(resolved.contains("horizon = \"3 epochs\""), "{resolved}");
-    // Stopped in the middle of an epoch and gone on with, from the run folder alone.
+    // Stopped in the middle of an epoch and resumed, from the run folder alone.
     train("parts", "'3 epochs'", &["--set", "learn.batches=8"]);
     let rest = printed(dir, &["train", "--out", "parts", "--resume", "--json", "--set", "learn.batches=99"]);
     assert_eq!(json(rest.lines().last().unwrap())["valid_ll"].as_f64().unwrap(), whole);

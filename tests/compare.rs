@@ -1,4 +1,4 @@
-//! `anemone compare`, as a user types it: contenders on one stream, stopped and gone on with, and what is left behind.
+//! `anemone compare`, as a user types it: contenders on one stream, stopped and resumed, and what is left behind.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on should stop right there
 
@@ -15,10 +15,12 @@ use anemone::pipeline::stop::Stop;
 use assert_cmd::Command;
 use tempfile::TempDir;
 
-const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n[batch]\nrows = 100\n\
+const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n\
+    [batch]\nrows = 100\n\
     [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\nstep = 0.3\n[validate]\nrows = 200\n";
 
-const COMPARISON: &str = "[compare]\ntitle = 'Small'\npipeline = 'p.toml'\nepochs = 4\nseeds = [1, 2]\nsearch_epochs = 2\n\
+const COMPARISON: &str = "[compare]\ntitle = 'Small'\npipeline = 'p.toml'\nepochs = 4\nseeds = [1, 2]\n\
+    search_epochs = 2\n\
     thresholds = [-12]\n[reference.uniform]\nvalid = -12.875\n\
     [contender.anemone]\nlearn.optimizer = 'anemone'\nlearn.step = { try = [0.01, 0.4] }\n\
     [contender.'no momentum']\nlike = 'anemone'\nlearn.momentum = 0.0\n\
@@ -257,7 +259,8 @@ fn a_plan_is_told_and_mistakes_are_one_line() {
     assert_eq!(output.status.code(), Some(2), "two of one name");
 }
 
-const TREE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 6\ncats = 4\nlatents = 3\nrows = 400\n[batch]\nrows = 50\n\
+const TREE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 6\ncats = 4\nlatents = 3\nrows = 400\n\
+    [batch]\nrows = 50\n\
     [circuit]\nmodel = 'hclt'\nstart = 'noise'\nlatents = 3\n[validate]\nrows = 100\n";
 
 const STARTS: &str = "[compare]\npipeline = 'tree.toml'\nepochs = 2\nseeds = [1, 2]\n[contender.shared]\n\
@@ -303,7 +306,7 @@ fn a_contender_may_start_elsewhere_in_the_same_circuit_and_regret_is_told_over_f
 #[test]
 fn experiments_are_understood() {
     let mut seen = 0;
-    for domain in ["images", "snps", "text"] {
+    for domain in ["images", "quickstart", "snps", "text"] {
         for path in experiments(domain) {
             let spec = ComparisonSpec::load(&path, &Overrides::default()).unwrap();
             assert!(spec.contenders.iter().any(|contender| contender.name == "anemone"), "{}", path.display());
@@ -314,7 +317,8 @@ fn experiments_are_understood() {
     assert!(seen >= 6, "{seen}");
 }
 
-/// Files are told apart by their data alone: a mean over them says something only if everybody is the same in each.
+/// Files are told apart by their data alone: a mean over them says something only if all contenders are the same in
+/// each.
 #[test]
 fn the_files_of_the_protocol_have_the_same_contenders_with_the_same_grids() {
     let contenders = |path: &Path| {

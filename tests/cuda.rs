@@ -2,8 +2,8 @@
 //!
 //! Every test runs itself again in a process that finds `kernels/emulator` where a driver would be; the PTX that ships
 //! is executed there. Whole steps run in every mode of its streams: eager ones do everything at once, lazy ones only
-//! what somebody waits for, and where others go first a slot is filled as soon as it may be. The last two are how a
-//! missing event is found.
+//! what is waited for, and where others go first a slot is filled as soon as it may be. The last two are how a missing
+//! event is found.
 
 #![allow(clippy::unwrap_used)] // what fails here fails a test
 
@@ -218,7 +218,7 @@ fn a_slot_is_not_filled_before_it_was_read() {
                     backend.add_flows(&weighted(case, 9, i as u64), 0.1, flows).unwrap();
                     backend.top_down(*rows).unwrap();
                 }
-                // Twice in a row: the next batch goes where nobody has been waited for at all.
+                // Twice in a row: the next batch goes to memory that was not waited for at all.
                 backend.top_down(rows[0]).unwrap();
                 backend.add_flows(&weighted(case, 9, 7), 0.1, flows).unwrap();
                 let rows: Vec<_> = rows.iter().map(|rows| backend.rows(*rows).unwrap()).collect();
@@ -376,7 +376,7 @@ fn renormalisation_is_that_of_the_cpu() {
     });
 }
 
-/// What an optimizer saves on one device is what it goes on from on the other, to the bit.
+/// What an optimizer saves on one device is what it resumes from on the other, to the bit.
 #[test]
 fn state_moves_between_devices() {
     within_each(&STREAM_MODES, "state_moves_between_devices", &[], || {
@@ -402,7 +402,7 @@ fn state_moves_between_devices() {
                 assert_eq!(on_other.save(&other).unwrap(), state, "{name}: {}", spec.name());
                 assert_eq!(other.params().unwrap(), device.params().unwrap());
 
-                // And all three go on alike.
+                // And all three continue alike.
                 on_device.learn(&mut device, &batches[1]).unwrap();
                 on_other.learn(&mut other, &batches[1]).unwrap();
                 on_host.learn(&mut host, &batches[1]).unwrap();

@@ -13,7 +13,8 @@ use tempfile::TempDir;
 use common::emulator::{STREAM_MODES, attach, detach, has_real_driver};
 
 /// A pipeline that even the emulator learns in no time.
-const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 5\ncats = 4\nlatents = 3\nrows = 60\n[batch]\nrows = 20\n\
+const PIPELINE: &str = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 5\ncats = 4\nlatents = 3\nrows = 60\n\
+    [batch]\nrows = 20\n\
     [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\nepochs = 2\nstep = 0.3\n[validate]\nrows = 20\n";
 
 /// What a process finds where a driver would be.
@@ -136,7 +137,7 @@ fn without_a_device_auto_says_why_and_takes_the_cpu() {
     }
 }
 
-/// Nobody asked for the GPU, and it has no room for the circuit, or for what the optimizer keeps: the CPU learns.
+/// The GPU was not asked for, and it has no room for the circuit, or for what the optimizer keeps: the CPU learns.
 #[test]
 fn without_room_auto_says_why_and_takes_the_cpu() {
     let folder = folder();

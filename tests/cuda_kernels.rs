@@ -1,8 +1,8 @@
 //! Every kernel of `kernels/ptx` through `cudarc`, against plain loops in double precision and the CPU's own rules.
 //!
-//! Sizes are no multiples of tiles, memory is NaN until written, comparisons fail on NaN. The tests of the modules need
-//! a driver: here they do nothing, and the tests of this file run them again in a process that has the emulated one.
-//! Those named `typical…` launch what most launches are, and their counters are held to `kernels/budgets.toml`.
+//! Sizes are not multiples of tiles, memory is NaN until written, comparisons fail on NaN. The tests of the modules
+//! need a driver: here they do nothing, and the tests of this file run them again in a process that has the emulated
+//! one. Those named `typical…` launch what most launches are, and their counters are held to `kernels/budgets.toml`.
 //! `ANEMONE_TEST_REAL_DRIVER=1` runs them where there is a GPU.
 
 #![allow(clippy::unwrap_used)] // what fails here fails a test

@@ -68,7 +68,8 @@ impl Desk {
 
 const TEXT: &str =
     "[decode]\nkind = 'text'\nwindow = 16\n[batch]\nrows = 8\nshuffle = false\n[circuit]\nmodel = 'hmm'\nlatents = 2\n";
-const TOKENS: &str = "[decode]\nwindow = 16\nvocab = 1000\n[batch]\nrows = 8\nshuffle = false\n[circuit]\nmodel = 'hmm'\n\
+const TOKENS: &str = "[decode]\nwindow = 16\nvocab = 1000\n[batch]\nrows = 8\nshuffle = false\n\
+                      [circuit]\nmodel = 'hmm'\n\
                       latents = 2\n";
 
 fn tokens(count: usize) -> Vec<u8> {
@@ -99,7 +100,7 @@ fn a_damaged_row_group_ends_the_run_after_what_came_before_it_was_learned_and_ke
     let pipeline = desk.pipeline(&file, TEXT);
     desk.refuses(&pipeline, &[], BAD_DATA, &["a.parquet", "row group", "on_bad"]);
     assert!(desk.last_step().is_some_and(|step| step > 0), "what was learned is kept");
-    // Told to go on without it, it does.
+    // Told to continue without it, it does.
     let output = desk.train(&pipeline, &["--resume", "--set", "pipeline.on_bad=skip"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -263,7 +264,8 @@ fn within_a_minute(command: &mut Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Only `metrics.jsonl` is too large for this disk, and SIGXFSZ says so: the run goes on, and what it learned is saved.
+/// Only `metrics.jsonl` is too large for this disk, and SIGXFSZ says so: the run continues, and what it learned is
+/// saved.
 #[cfg(unix)]
 #[test]
 fn lines_that_cannot_be_written_do_not_end_a_run() {
@@ -374,7 +376,8 @@ fn held_out_rows_that_are_impossible_are_seen() {
     shards::write_rows(&train, vec![0; 256 * 4], 4, 64);
     shards::write_rows(&valid, (0..128 * 4).map(|i| u8::from(i / 4 % 2 == 1)).collect(), 4, 64);
     let more = format!(
-        "[decode]\nkind = 'rows'\ncats = 2\n[batch]\nrows = 64\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nstep = 1.0\n\
+        "[decode]\nkind = 'rows'\ncats = 2\n[batch]\nrows = 64\n[circuit]\nmodel = 'hmm'\nlatents = 2\n\
+         [learn]\nstep = 1.0\n\
          momentum = 0.0\nsmoothing = 0.0\nepochs = 2\n[validate]\nfiles = '{}'\n",
         valid.display()
     );
@@ -406,7 +409,7 @@ fn held_out_rows_that_are_impossible_are_seen() {
     assert!(table.contains("-inf nats") && table.contains("64 rows of probability zero"), "{table}");
     let table = eval(&["--rows", "2"]);
     assert!(table.contains("1 row of probability zero"), "{table}");
-    // A benchmark does not rank who rules out what happens by the rows that are left.
+    // A benchmark does not rank an optimizer that rules out what happens by the rows that are left.
     let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
     let output = command.args(["bench", "--threads", "1"]).arg(desk.pipeline(&train, &more)).output().unwrap();
     let table = String::from_utf8_lossy(&output.stdout);
@@ -460,7 +463,8 @@ fn a_change_in_the_middle_of_a_file_is_noticed_where_all_of_it_is_compared() {
         let tokens: Vec<u8> = (0..200_000u32).flat_map(|n| ((n % 7) as u16).to_le_bytes()).collect();
         fs::write(&file, &tokens).unwrap();
         let more = format!(
-            "digest = '{digest}'\n[decode]\nvocab = 8\nwindow = 16\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nbatches = 3\n"
+            "digest = '{digest}'\n[decode]\nvocab = 8\nwindow = 16\n[circuit]\nmodel = 'hmm'\nlatents = 2\n\
+             [learn]\nbatches = 3\n"
         );
         let pipeline = desk.pipeline(&file, &more);
         let run = |resume: &[&str]| {

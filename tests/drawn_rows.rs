@@ -67,8 +67,10 @@ fn pictures() -> (TempDir, Vec<RgbImage>) {
     let images: Vec<Vec<u8>> = (0..40).map(|_| shards::picture(8, &mut rng)).collect();
     shards::write_images(&folder.path().join("train.parquet"), &images[..32], 16);
     shards::write_images(&folder.path().join("valid.parquet"), &images[32..], 16);
-    let pipeline = "[source]\nfiles = 'train.parquet'\ncolumn = 'image'\n[decode]\nkind = 'image'\npatch = 4\n[batch]\nrows = 32\n\
-        [circuit]\nmodel = 'hclt'\nlatents = 3\n[learn]\nepochs = 2\nsmoothing = 0.01\n[validate]\nfiles = 'valid.parquet'\n";
+    let pipeline = "[source]\nfiles = 'train.parquet'\ncolumn = 'image'\n[decode]\nkind = 'image'\npatch = 4\n\
+        [batch]\nrows = 32\n\
+        [circuit]\nmodel = 'hclt'\nlatents = 3\n[learn]\nepochs = 2\nsmoothing = 0.01\n\
+        [validate]\nfiles = 'valid.parquet'\n";
     std::fs::write(folder.path().join("p.toml"), pipeline).unwrap();
     printed(folder.path(), &["train", "p.toml", "--out", "run", "--quiet"]);
     let decoded = images[32..].iter().map(|file| image::load_from_memory(file).unwrap().into_rgb8());
@@ -276,7 +278,7 @@ fn text_is_drawn_and_completed() {
         ],
     );
 
-    // Tokens that somebody made of text are text again where their number says so, or on request.
+    // Tokens that were made of text are text again where their number says so, or on request.
     printed(dir, &["tokenize", "train.parquet", "--column", "text", "--out", "tokens.bin"]);
     let train =
         ["train", "--data", "tokens.bin", "--latents", "2", "--epochs", "1", "--set", "decode.window=8", "--quiet"];
@@ -294,7 +296,8 @@ fn text_is_drawn_and_completed() {
 fn numbers_are_drawn_and_completed() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
-    let pipeline = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n[batch]\nrows = 100\n\
+    let pipeline = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 5\nlatents = 3\nrows = 600\n\
+        [batch]\nrows = 100\n\
         [circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\nepochs = 1\n[validate]\nrows = 20\n";
     std::fs::write(dir.join("p.toml"), pipeline).unwrap();
     printed(dir, &["train", "p.toml", "--out", "run", "--quiet"]);
@@ -405,7 +408,7 @@ fn on_a_terminal(dir: &Path, args: &[&str]) -> String {
         libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut())
     };
     assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: `openpty` has succeeded, so both are open, and nobody else has them.
+    // SAFETY: `openpty` has succeeded, so both are open, and only this test has them.
     let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_anemone"));
     let mut child = command.current_dir(dir).args(args).stdout(theirs).spawn().unwrap();

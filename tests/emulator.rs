@@ -1,4 +1,4 @@
-//! The emulated CUDA driver is there for those who ask for it, and for nobody else.
+//! The emulated CUDA driver is there for the tests that ask for it, and for no others.
 
 #[path = "common/emulator.rs"]
 #[allow(dead_code)]

@@ -1,9 +1,8 @@
-//! Killed anywhere, it goes on to the same bits.
+//! Killed anywhere, it resumes bit-identically.
 //!
 //! Training is killed (SIGKILL) at random moments and resumed until it is through; parameters, optimizer state and
-//! cursor must be those of the run that nobody killed.
-//! `ANEMONE_KILLS=100 cargo test --release --test kill -- --nocapture` kills a hundred times; the default is a handful,
-//! for every day.
+//! cursor must be those of a run that was not killed.
+//! `ANEMONE_KILLS=100 cargo test --release --test kill -- --nocapture` kills a hundred times; the default is a handful.
 
 #![allow(clippy::unwrap_used)]
 #![allow(dead_code)] // not every test writes every kind of shard
@@ -254,7 +253,7 @@ fn a_run_under_nohup_outlives_its_terminal() {
     wait_for_step_after(&out, 0);
     run.send("-HUP");
     let at = newest_step(&out);
-    wait_for_step_after(&out, at + 50); // it goes on
+    wait_for_step_after(&out, at + 50); // it continues
     assert!(run.child().try_wait().unwrap().is_none());
     run.send("-TERM");
     run.ends_well("nohup");
@@ -285,7 +284,7 @@ fn idle_connections_do_not_keep_a_run_from_its_last_checkpoint() {
     });
     let address = address.expect("the address of the metrics");
     lines.find(|line| line.contains("\"step\"")).expect("it learns");
-    // Whoever reads nothing would hold up the run at last.
+    // A client that reads nothing would hold up the run at last.
     let reader = thread::spawn(move || lines.count());
     let connections: Vec<_> = (0..120)
         .filter_map(|_| {
@@ -302,7 +301,7 @@ fn idle_connections_do_not_keep_a_run_from_its_last_checkpoint() {
     anemone::learner::checkpoint::load(&last_checkpoint(&out)).unwrap();
 }
 
-/// The folder is renamed while the run goes on: it is made again, with all that a resume needs.
+/// The folder is renamed while the run continues: it is made again, with all that a resume needs.
 #[test]
 fn a_run_whose_folder_was_moved_goes_on_in_a_new_one_that_is_whole() {
     let folder = tempfile::tempdir().unwrap();
@@ -334,7 +333,7 @@ fn a_run_whose_folder_was_taken_ends_and_overwrites_nothing() {
     std::fs::write(&file, ENDLESS).unwrap();
     let mut first = Running(Some(start(&file, &out)));
     wait_for_step_after(&out, 0);
-    // Stopped for the moment in which the folder changes hands: it must not make it anew itself.
+    // Stopped for the moment in which the folder changes hands: it must not make it again itself.
     first.send("-STOP");
     std::fs::rename(&out, folder.path().join("moved")).unwrap();
     let mut second = Running(Some(start(&file, &out)));

@@ -1,4 +1,4 @@
-//! The learner as a service: what it promises about order, waiting, failure, and about going on where it stopped.
+//! The learner as a service: what it promises about order, waiting, failure, and about resuming where it stopped.
 
 #![allow(clippy::unwrap_used)] // what fails here fails a test
 
@@ -194,7 +194,7 @@ fn hooked(case: &Case, before: impl FnMut() -> Result<()> + Send + 'static) -> L
     Learner::spawn(Box::new(backend), Box::new(Hooked { inner, before: Box::new(before) }), None).unwrap()
 }
 
-/// A learner that waits before every batch until it is told to go on, or until the teller is gone.
+/// A learner that waits before every batch until it is told to continue, or until the teller is gone.
 fn gated(case: &Case) -> (Learner, mpsc::Sender<()>) {
     let (open, gate) = mpsc::channel();
     let learner = hooked(case, move || {
@@ -225,7 +225,7 @@ async fn a_busy_learner_takes_in_two_more_batches_and_lets_the_rest_wait() {
     let (learner, open) = gated(&case);
     let tasks = start_learning(&learner, &case, 6).await;
     assert!(tasks.iter().all(|task| !task.is_finished()));
-    // Who gives up while waiting for room was never heard; what was taken in is carried out.
+    // A caller that gives up while waiting for room was never heard; what was taken in is carried out.
     for task in tasks {
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());

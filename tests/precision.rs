@@ -94,7 +94,7 @@ fn likelihoods_and_flows_of_a_long_hmm_are_as_precise_as_asked() {
     }
 }
 
-/// Weights that are shared are packed beforehand, others by whoever needs them: neither may reach the wrong pass.
+/// Weights that are shared are packed beforehand, others by the pass that needs them: neither may reach the wrong pass.
 #[test]
 fn evaluations_have_the_same_bits_whatever_the_precision_of_training() {
     for tying in [Tying::Homogeneous, Tying::Inhomogeneous] {

@@ -277,7 +277,7 @@ proptest! {
         let section = &mut found.sections[0];
         section.references[0].valid = Some(known);
         section.thresholds = vec![known];
-        let point = |(epoch, seconds, valid): &(f64, f64, Option<f64>)| Point { epoch: *epoch, seconds: *seconds, valid: *valid, train: *valid };
+        let point = |&(epoch, seconds, valid): &(f64, f64, Option<f64>)| Point { epoch, seconds, valid, train: valid };
         for (contender, points) in section.contenders.iter_mut().zip([&points, &others, &points]) {
             contender.runs[0].points = points.iter().map(point).collect();
             contender.runs[0].failed = fails.then(|| "odd".to_string());
@@ -330,7 +330,8 @@ fn a_browser_draws_every_line_in_light_and_in_dark() {
 /// Where the charts are (left, top, width, height) and how wide the page is, in a window of this size.
 fn measured(browser: &Browser, folder: &Path, page: &str, size: (u32, u32)) -> (Vec<[u32; 4]>, u32) {
     let script = "<script>const r = [...document.querySelectorAll('figure svg')].map(f => f.getBoundingClientRect());\
-                  document.body.innerHTML = '[' + r.map(b => [b.x, b.y, b.width, b.height].map(Math.round).join()).join(';') + '|' + W + ']';\
+                  const all = r.map(b => [b.x, b.y, b.width, b.height].map(Math.round).join());\
+                  document.body.innerHTML = '[' + all.join(';') + '|' + W + ']';\
                   </script></body>"
         .replace("const r", "const W = document.documentElement.scrollWidth; const r");
     let file = folder.join("measured.html");

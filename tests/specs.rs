@@ -53,7 +53,8 @@ fn complete() -> Vec<(Value, OptimizerSpec)> {
         ),
         (
             json!({"optimizer": "mini_batch_em", "step": step, "momentum": 0.25, "batches_per_update": 2,
-                   "smoothing": {"absolute": 1e-4}, "retain": "top-down", "retain_inputs": "top-down", "average": false}),
+                   "smoothing": {"absolute": 1e-4}, "retain": "top-down", "retain_inputs": "top-down",
+                   "average": false}),
             OptimizerSpec::MiniBatchEm(MiniBatchEmSpec {
                 step: cosine,
                 momentum: 0.25,

@@ -351,8 +351,8 @@ fn held_out_rows_that_went_away_end_a_run_only_if_every_look_counts() {
             shards::write_rows(path, (0..4000).map(|i| (i * i % 3) as u8).collect(), 4, 50);
         }
         let pipeline = format!(
-            "[source]\nfiles = '{}'\n[batch]\nrows = 50\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nepochs = 2\n[validate]\n\
-         files = '{}'\n",
+            "[source]\nfiles = '{}'\n[batch]\nrows = 50\n[circuit]\nmodel = 'hmm'\nlatents = 2\n[learn]\nepochs = 2\n\
+             [validate]\nfiles = '{}'\n",
             file.display(),
             held_out.display()
         );
@@ -514,7 +514,8 @@ fn with_a_null(dir: &Path) -> String {
     let column = arrow::array::StringArray::from_iter(texts.iter().enumerate().map(|(i, t)| (i != 4).then_some(t)));
     shards::write_parquet(&dir.join("bad.parquet"), "text", std::sync::Arc::new(column), 100);
     format!(
-        "[source]\nfiles = '{}'\n[decode]\nkind = 'text'\nwindow = 16\n[batch]\nrows = 8\n[circuit]\nmodel = 'hmm'\nlatents = 2\n\
+        "[source]\nfiles = '{}'\n[decode]\nkind = 'text'\nwindow = 16\n[batch]\nrows = 8\n\
+         [circuit]\nmodel = 'hmm'\nlatents = 2\n\
          [learn]\nepochs = 2\n",
         dir.join("bad.parquet").display()
     )

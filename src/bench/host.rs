@@ -32,8 +32,8 @@ impl Host {
     }
 }
 
-/// Lets the peak begin anew, so that a line does not show the memory of the one before it. Where the system does not
-/// allow it, the peak stays that of the whole process.
+/// Resets the peak, so that a line does not show the memory of the one before it. Where the system does not allow it,
+/// the peak stays that of the whole process.
 pub fn reset_peak_memory() {
     let _refused = fs::write("/proc/self/clear_refs", "5");
 }

@@ -122,7 +122,7 @@ pub struct Standing {
     pub epochs: u64,
     /// Seconds of learning, without those of validation.
     pub seconds: f64,
-    /// Whether likelihoods are of held-out rows. If not they are prequential: of every row when it was first seen.
+    /// True if likelihoods are of held-out rows. If not they are prequential: of every row when it was first seen.
     pub held_out: bool,
     /// Mean log-likelihood after all rows, in nats per row; −∞, for which JSON has null, if a held-out row is
     /// impossible.

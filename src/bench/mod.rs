@@ -1,9 +1,9 @@
 //! How fast a circuit learns, and how far it gets in that time.
 //!
 //! Two benchmarks with one kind of [`Line`] as a result. On synthetic rows ([`synthetic`]) whole optimizer steps are
-//! timed ([`steps`]) on circuits and data of a size that somebody wishes; what is compared is speed. On a pipeline
-//! ([`stream`]) several optimizers learn the same stream from the same start, through the very loop that trains; what
-//! is compared is likelihood at equal rows and at equal seconds.
+//! timed ([`steps`]) on circuits and data of a given size; what is compared is speed. On a pipeline ([`stream`])
+//! several optimizers learn the same stream from the same start, through the very loop that trains; what is compared is
+//! likelihood at equal rows and at equal seconds.
 //!
 //! Every speed stands beside the best matrix product that this machine was seen to make in the same run: times are of
 //! one machine on one day, their ratio is worth more. Called by `anemone bench`; built on `pipeline` and all below.
@@ -42,7 +42,7 @@ impl Setting {
     }
 }
 
-/// The best matrix product seen so far in this run, measured again whenever somebody asks.
+/// The best matrix product seen so far in this run, measured again on every request.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference {
     threads: usize,

@@ -1,4 +1,4 @@
-//! Several optimizers on one stream: who is further after the same rows, and who after the same seconds?
+//! Several optimizers on one stream: which is further after the same rows, and which after the same seconds?
 //!
 //! Every optimizer gets the same rows in the same order, the same circuit and the same start, through the loop that
 //! trains; nothing is written. Seconds are those of learning: looking at held-out rows is left out of them.
@@ -113,7 +113,7 @@ fn line(name: &str, spec: &PipelineSpec, setting: &Setting, circuit: &Circuit, c
 struct Curve {
     held_out: bool,
     /// Seconds of learning and the log-likelihood then, at every evaluation; −∞ where a held-out row was impossible, so
-    /// that nobody gets ahead by ruling out what happens.
+    /// that no optimizer gets ahead by ruling out what happens.
     points: Vec<(f64, Option<f64>)>,
     last_batch_ll: Option<f64>,
     impossible_rows: u64,

@@ -1,4 +1,4 @@
-//! A circuit of a wished size on rows that suit it.
+//! A circuit of a given size on rows that suit it.
 
 use std::sync::Arc;
 

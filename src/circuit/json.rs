@@ -18,11 +18,11 @@
 //! | `[0.2, 0.8]` | one row: probabilities of an input's categories, or weights of a sum's child units |
 //! | `[[0.2, 0.8], [0.5, 0.5]]` | the same, one row per unit |
 //! | `{"units": 2, "cols": 3}` | weights of a sum without values |
-//! | `{"distribution": "gaussian", "min_sigma": 0.01, "rows": [[0.0, 1.0]]}` | any input distribution with its options |
+//! | `{"distribution": "gaussian", "min_sigma": 0.01, "rows": [[0.0, 1.0]]}` | any input distribution, with options |
 //! | `{"distribution": "categorical", "cats": 4, "units": 2}` | the same without values |
 //!
 //! Either all blocks have values or none has. The number of variables is `num_vars`, else the length of
-//! `cardinalities`, else the highest `var` plus one. Values are written so that they come back to the same bits.
+//! `cardinalities`, else the highest `var` plus one. Values are written so that they come back bit-identical.
 //!
 //! ```
 //! use anemone::circuit::json::{read_circuit, write_circuit};
@@ -252,8 +252,8 @@ fn param_uses(nodes: &[NodeSpec], num_params: usize) -> Result<Vec<Option<Use>>>
             let (first, at) = *slot.get_or_insert((used_as, i));
             if first != used_as {
                 return Err(Error::circuit(format!(
-                    "parameter block {param}: nodes {at} and {i} use it as both input distribution and mixture weights; \
-                     give each a block of its own"
+                    "parameter block {param}: nodes {at} and {i} use it as both input distribution and mixture \
+                     weights; give each a block of its own"
                 )));
             }
         }
@@ -528,7 +528,7 @@ mod tests {
 
     fn refused(text: &str, words: &[&str]) {
         let error = read_circuit(text).unwrap_err();
-        // A size beyond any machine is one wherever it is written.
+        // A size beyond any machine is refused in every place.
         assert!([ErrorKind::Format, ErrorKind::Circuit, ErrorKind::Option].contains(&error.kind()), "{error:?}");
         for word in words {
             assert!(error.to_string().contains(word), "`{error}` does not say `{word}`");

@@ -28,7 +28,7 @@ pub struct BlockLayout {
     pub values_per_row: usize,
     /// Statistics of one row.
     pub stats_per_row: usize,
-    /// Whether a row is strided (`[slots × units]`, inputs) rather than contiguous (`[units × cols]`, sums).
+    /// True if a row is strided (`[slots × units]`, inputs) rather than contiguous (`[units × cols]`, sums).
     pub unit_fastest: bool,
 }
 

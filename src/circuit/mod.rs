@@ -6,8 +6,8 @@
 //! to by [`ParamId`]: two nodes with the same id are tied, and that is all tying is.
 //!
 //! A [`Circuit`] is structure alone and never changes; its numbers live in [`Params`]. It can only be made by
-//! [`CircuitBuilder`], so whoever holds one may rely on what the builder checked. `structure` makes the usual
-//! shapes, `json` reads and writes any shape, `plan` turns one into a program for a backend.
+//! [`CircuitBuilder`], so its holder may rely on what the builder checked. `structure` makes the usual shapes, `json`
+//! reads and writes any shape, `plan` turns one into a program for a backend.
 
 mod builder;
 pub mod distribution;
@@ -217,7 +217,8 @@ impl Circuit {
                 && !distribution.is_table()
             {
                 return Err(Error::unsupported(format!(
-                    "gradient steps move log-weights and parameter block {id} is {}; train this circuit with an EM rule",
+                    "gradient steps move log-weights and parameter block {id} is {}; train this circuit with an EM \
+                     rule",
                     distribution.name()
                 )));
             }

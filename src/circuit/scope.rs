@@ -43,7 +43,7 @@ impl Scope {
         self.words.iter().map(|w| w.count_ones() as usize).sum()
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -192,7 +192,7 @@ mod tests {
         // 1 and 3 share block 2, and 3 has one more; 0 has two of its own.
         let circuit = mixtures(&[2, 3, 4, 1, 2], &[&[0, 3], &[2], &[1], &[2, 4]]);
         assert_eq!(input_blocks(&circuit), [(0, vec![0, 3]), (1, vec![2, 4]), (2, vec![1])]);
-        // Two that share nothing are joined by a third, wherever it stands.
+        // Two that share nothing are joined by a third, in any order.
         for uses in [[&[0][..], &[1], &[0, 1]], [&[1], &[0, 1], &[0]], [&[0, 1], &[1], &[0]]] {
             assert_eq!(input_blocks(&mixtures(&[2, 2], &uses)), [(0, vec![0, 1])], "{uses:?}");
         }

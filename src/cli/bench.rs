@@ -399,7 +399,7 @@ mod tests {
         let all = ["anemone", "full_batch_em"];
         assert_eq!(known_to("anemone", &all, &set).collect::<Vec<_>>(), set.iter().collect::<Vec<_>>());
         assert_eq!(known_to("full_batch_em", &all, &set).collect::<Vec<_>>(), set[1..].iter().collect::<Vec<_>>());
-        // Alone it has nobody to leave the option to: the pipeline will refuse it.
+        // Alone it has no other optimizer to leave the option to: the pipeline will refuse it.
         assert_eq!(known_to("full_batch_em", &all[1..], &set).count(), set.len());
     }
 }

@@ -1,14 +1,14 @@
-//! What a benchmark found, for people: the machine, then one row a line, times in milliseconds a step.
+//! What a benchmark found, for people: the machine, then one row per line, times in milliseconds per step.
 
 use super::output::{counted, table, thousands};
 use crate::bench::{Line, Standing};
 use crate::pipeline::spec::show_size;
 
 /// Explains the columns that do not explain themselves.
-const SYNTHETIC_KEY: &str = "Times are milliseconds of the median step; from prepare to other they add up to it. of GEMM: GFLOP/s as a \
-                             part of the reference.";
-const STREAM_KEY: &str = "Times are milliseconds of the mean step; from wait to other they add up to it, read and decode go on beside \
-                          them. of GEMM: GFLOP/s as a part of the reference.";
+const SYNTHETIC_KEY: &str = "Times are milliseconds of the median step; from prepare to other they add up to it. of \
+                             GEMM: GFLOP/s as a part of the reference.";
+const STREAM_KEY: &str = "Times are milliseconds of the mean step; from wait to other they add up to it, read and \
+                          decode go on beside them. of GEMM: GFLOP/s as a part of the reference.";
 
 /// A column: its head and its cell of a line.
 type Column = (&'static str, fn(&Line) -> String);
@@ -87,7 +87,8 @@ pub(super) fn stream_table(lines: &[Line]) -> String {
         about.push(("circuit".into(), format!("{}, {parameters} parameters", subject.circuit)));
         let what = if standing.held_out { "held-out rows" } else { "rows when they were first seen" };
         key += &format!(
-            "\nequal rows, equal seconds: nats per row of {what}, after all rows and after {:.1} s, which the fastest took.",
+            "\nequal rows, equal seconds: nats per row of {what}, after all rows and after {:.1} s, which the fastest \
+             took.",
             standing.equal_seconds
         );
     }

@@ -87,7 +87,7 @@ async fn look(spec: &PipelineSpec, place: &PlaceSpec) -> Result<Found> {
     drop(progress);
     let steps = optimizer.schedule().map(|(key, schedule)| {
         let (pace, learn) = (inputs.pace(&optimizer), &spec.learn);
-        // How many updates fit into so many seconds nobody knows.
+        // How many updates fit into so many seconds is not known.
         let updates = pace.updates_of_run(learn.epochs, learn.batches).filter(|_| learn.seconds.is_none());
         let counts = pace.rows_per_update() * circuit.counts_per_row();
         Steps { key, schedule, counts, updates_per_epoch: pace.updates_per_epoch(), updates }
@@ -183,7 +183,12 @@ impl Found {
         let manifest = self.inputs.source.manifest();
         json!({
             "pipeline": name,
-            "source": {"kind": manifest.kind, "files": manifest.files, "digest": manifest.digest, "rows": self.inputs.num_rows()},
+            "source": {
+                "kind": manifest.kind,
+                "files": manifest.files,
+                "digest": manifest.digest,
+                "rows": self.inputs.num_rows(),
+            },
             "columns": self.inputs.reading,
             "decoder": {"identity": self.inputs.decoder.identity(), "rows": self.inputs.decoder.shape()},
             "batch": {"rows": spec.batch.rows, "first": self.first_batch},

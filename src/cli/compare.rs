@@ -254,7 +254,7 @@ impl Audience for Show {
 
     fn ends(&mut self, task: &Task, findings: &Findings) -> Result<()> {
         self.close();
-        let latest = self.latest.take(); // of this run alone, whoever is next
+        let latest = self.latest.take(); // of this run alone
         if task.trial.is_empty() {
             write(findings, &self.out)?;
         }

@@ -85,7 +85,7 @@ struct Problem {
     model: Arc<Circuit>,
     train: Batch,
     held_out: Batch,
-    /// −log p of the held-out rows under the source, nats per symbol: nobody does better.
+    /// −log p of the held-out rows under the source, nats per symbol: no model does better on average.
     entropy_rate: f64,
     /// The same under independent symbols with the training rows' frequencies: what one starts from.
     independent: f64,

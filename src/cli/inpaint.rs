@@ -66,7 +66,7 @@ pub(super) struct InpaintArgs {
     json: bool,
 }
 
-/// Where pictures go unless somebody says otherwise.
+/// Where pictures go by default.
 const PICTURE: &str = "inpaint.png";
 
 /// Values that all completions together may have: half a gigabyte of them.
@@ -214,7 +214,7 @@ impl Hidden {
         })
     }
 
-    /// Whether a value that is known is hidden from the model.
+    /// Returns true if a value that is known is hidden from the model.
     fn is_hidden(&self, row: usize, var: usize) -> bool {
         self.masked.is_missing(row, var) && !self.original.is_missing(row, var)
     }
@@ -265,7 +265,7 @@ impl Shown<'_> {
         Ok(true)
     }
 
-    /// Original, kept and completions of every row; `false` if nobody reads on.
+    /// Original, kept and completions of every row; `false` if the reader is gone.
     fn values(&self, lines: &mut RowLines<'_>) -> Result<bool> {
         for row in self.rows() {
             let number = self.first + row as u64;

@@ -60,7 +60,7 @@ fn some(path: &str) -> Result<String> {
     Ok(found.join("\n"))
 }
 
-/// Whether `contender` is meant by a path whose table is `contender.NAME`.
+/// Returns true if `contender` is meant by a path whose table is `contender.NAME`.
 fn is_named(table: &str, path: &str) -> bool {
     table.strip_suffix(".NAME") == Some(path)
 }
@@ -98,10 +98,10 @@ const INTRODUCTION: &str = "\
 
 <!-- Made by `cargo run -- keys --markdown > docs/REFERENCE.md`; a test holds it against the program. -->
 
-What a pipeline and a comparison may say, with what holds where it is not said. `anemone keys` prints the same, `anemone keys
-learn.step` one key. A key that is not here is refused with the nearest one that is. `--set learn.step=0.3` sets any key of a
-pipeline for one run. In words `-` and `_` are the same; sizes have a unit (`\"64MiB\"`, `\"500MB\"`) or are bytes. `anemone
-inspect FILE.toml` prints a pipeline with its defaults filled in.
+What a pipeline and a comparison may say, with what holds where it is not said. `anemone keys` prints the same,
+`anemone keys learn.step` one key. A key that is not here is refused with the nearest one that is. `--set
+learn.step=0.3` sets any key of a pipeline for one run. In words `-` and `_` are the same; sizes have a unit
+(`\"64MiB\"`, `\"500MB\"`) or are bytes. `anemone inspect FILE.toml` prints a pipeline with its defaults filled in.
 ";
 
 fn markdown() -> Result<String> {

@@ -10,7 +10,7 @@ use crate::rng::Rng;
 #[derive(Clone, Debug)]
 pub(super) struct Mask {
     region: Region,
-    /// Whether the region is what stays.
+    /// True if the region is what stays.
     keep: bool,
     layout: Layout,
 }
@@ -52,7 +52,7 @@ impl Mask {
         Ok(Self { region, keep, layout })
     }
 
-    /// What is hidden unless somebody says otherwise.
+    /// What is hidden by default.
     pub fn usual(grid: Option<&[usize]>) -> &'static str {
         if grid.is_some_and(|grid| grid.len() >= 2) { "right" } else { "last" }
     }

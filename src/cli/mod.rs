@@ -3,14 +3,14 @@
 //! | exit code | meaning |
 //! |---|---|
 //! | 0 | done; also after SIGINT, SIGTERM or SIGHUP, with a checkpoint written |
-//! | 1 | it failed on the way: a disk, memory, a device, a likelihood that is no number any more |
-//! | 2 | what was asked is not understood or cannot be done: a flag, a pipeline file, a path that does not exist or is of the wrong kind, a size beyond any machine |
+//! | 1 | it failed on the way: a disk, memory, a device, a likelihood that is not a number |
+//! | 2 | not understood, or not possible: a flag, a pipeline file, a missing or wrong path, a size beyond any machine |
 //! | 3 | the contents of data, of a model or of a checkpoint are bad: damaged, or out of range |
 //! | 4 | a run was not resumed: the checkpoint is of another one, or checkpoints exist and `--resume` was not given |
 //! | 130, 143 | a second SIGINT or SIGTERM, at once |
 //!
 //! The code follows from the kind of the error alone (`output.rs`); one line on standard error says what and where.
-//! Results go to standard output, everything else to standard error. One file a command.
+//! Results go to standard output, everything else to standard error. One file per command.
 
 mod bench;
 mod bench_table;
@@ -44,9 +44,10 @@ use clap::{Parser, Subcommand};
 use crate::error::{Error, Result};
 use crate::pipeline::stop::survive_file_limits;
 
-const EXIT_CODES: &str = "Exit codes: 0 done (also after SIGINT, SIGTERM or SIGHUP, with a checkpoint written), 1 failed (disk, \
-                          memory, device), 2 not understood or not possible (flags, pipeline files, paths, sizes), 3 bad \
-                          contents of data, a model or a checkpoint, 4 not resumed, 130 or 143 after a second signal";
+const EXIT_CODES: &str = "Exit codes: 0 done (also after SIGINT, SIGTERM or SIGHUP, with a checkpoint written), 1 \
+                          failed (disk, memory, device), 2 not understood or not possible (flags, pipeline files, \
+                          paths, sizes), 3 bad contents of data, a model or a checkpoint, 4 not resumed, 130 or 143 \
+                          after a second signal";
 
 /// Learns probabilistic circuits, exact generative models, by mini-batch EM.
 #[derive(Debug, Parser)]

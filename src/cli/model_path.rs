@@ -1,6 +1,6 @@
 //! Which model a path means: a model, a checkpoint, or a run folder, one of whose checkpoints is chosen.
 //!
-//! The latest whole checkpoint unless a flag names another one. A choice is told on standard error, so that nobody
+//! The latest whole checkpoint unless a flag names another one. A choice is told on standard error, so that no user
 //! takes the figures of one checkpoint for those of another.
 
 use std::path::{Path, PathBuf};

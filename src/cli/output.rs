@@ -21,7 +21,7 @@ pub(super) fn say_json(value: impl Display) -> Result<()> {
     print(&harmless_json(&value.to_string()))
 }
 
-/// What a write into a terminal that was closed fails with (`EIO`): nobody is there to be told.
+/// What a write into a terminal that was closed fails with (`EIO`): there is no reader left.
 const TERMINAL_GONE: i32 = 5;
 
 fn print(line: &str) -> Result<()> {
@@ -87,8 +87,8 @@ pub(super) fn report_failure(error: &Error) -> ExitCode {
     ExitCode::from(exit_code(error.kind()))
 }
 
-/// The one rule for exit codes, which the table in `cli/mod.rs` and the README tell: it depends on what sort of mistake
-/// it is and not on which command finds it.
+/// The one rule for exit codes, as in `cli/mod.rs` and docs/GUIDE.md: it depends on the kind of mistake, not on which
+/// command finds it.
 fn exit_code(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::Io | ErrorKind::Device | ErrorKind::Diverged | ErrorKind::Internal => 1,

@@ -26,7 +26,8 @@ pub(super) struct PipelineArgs {
     #[arg(long, requires = "data", conflicts_with = "file")]
     column: Option<String>,
     /// Columns of numbers, one for each variable: names with commas between; x* is all that begin with x
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "data", conflicts_with_all = ["file", "column"])]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(requires = "data", conflicts_with_all = ["file", "column"])]
     columns: Vec<String>,
     /// The model: hmm, monarch-hmm, hclt, pd, pdhclt, rat-spn
     #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::MODELS, hide_possible_values = true)]

@@ -34,7 +34,7 @@ pub(super) struct Report {
     structure: StructureProgress,
     /// When progress was last shown in a line.
     last_line: Instant,
-    /// Why nothing can be shown any more: the run goes on, its user is told at the end.
+    /// Why nothing can be shown any more: the run continues, and its user is told at the end.
     failed: Option<Error>,
 }
 
@@ -86,7 +86,7 @@ impl Report {
         }
     }
 
-    /// Whether everything could be shown.
+    /// Returns the error of a line that could not be shown, if any.
     pub fn written(self) -> Result<()> {
         self.failed.map_or(Ok(()), Err)
     }

@@ -52,7 +52,7 @@ impl<'a> RowLines<'a> {
         Ok(Self { sink, layout, text, is_first: true })
     }
 
-    /// Writes row `at` of `batch` under the number `row`; `false` if nobody reads on.
+    /// Writes row `at` of `batch` under the number `row`; `false` if the reader is gone.
     pub fn push(&mut self, row: u64, line: Option<&str>, batch: &Batch, at: usize) -> Result<bool> {
         let is_first = std::mem::take(&mut self.is_first);
         match self.layout {

@@ -30,7 +30,8 @@ pub(super) struct RowsArgs {
     column: Option<String>,
     /// Columns of numbers, one for each variable, if they are not called as in training: names with commas between; x*
     /// is all that begin with x
-    #[arg(long, value_name = "NAME,…", value_delimiter = ',', requires = "data", conflicts_with_all = ["file", "column"])]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    #[arg(requires = "data", conflicts_with_all = ["file", "column"])]
     columns: Vec<String>,
     /// Which rows of a pipeline
     #[arg(long, value_enum, default_value_t = Split::Validate, conflicts_with = "data")]

@@ -35,7 +35,7 @@ pub(super) struct SampleArgs {
     draw: DrawArgs,
 }
 
-/// Where pictures go unless somebody says otherwise.
+/// Where pictures go by default.
 const PICTURE: &str = "samples.png";
 
 /// Rows drawn at once, so that any number of them takes little memory.

@@ -1,8 +1,7 @@
 //! Where lines of rows go: a file, or standard output.
 //!
-//! Files and pipes get text as it was drawn: it is data, and whoever reads it wants every byte. A terminal obeys
-//! control characters, and a model of text may draw any of them, so there they are written out, as `output` does in
-//! messages.
+//! Files and pipes get text as it was drawn: it is data, and its reader wants every byte. A terminal obeys control
+//! characters, and a model of text may draw any of them, so there they are written out, as `output` does in messages.
 
 use std::borrow::Cow;
 use std::io::{BufWriter, IsTerminal, Stdout, Write};
@@ -47,7 +46,7 @@ impl Sink {
         Ok(Self { to: Place::File(WholeFile::create(path)?), name: path.display().to_string(), is_terminal: false })
     }
 
-    /// Writes a line; `false` if nobody reads on, as after `| head`.
+    /// Writes a line; `false` if the reader is gone, as after `| head`.
     pub fn line(&mut self, line: &str) -> Result<bool> {
         let line = if self.is_terminal { harmless(line, &['\n', '\t']) } else { Cow::Borrowed(line) };
         let writer = self.to.writer();

@@ -71,7 +71,10 @@ impl Steps {
         updates.sort_unstable();
         updates.dedup();
         let epoch = |update: u64| self.updates_per_epoch.map(|updates| update as f64 / updates as f64);
-        let landmark = |&update: &u64| json!({"update": update, "epoch": epoch(update), "step": self.schedule.at(update, self.counts)});
+        let landmark = |&update: &u64| {
+            let step = self.schedule.at(update, self.counts);
+            json!({"update": update, "epoch": epoch(update), "step": step})
+        };
         json!({
             "key": self.key,
             "updates_per_epoch": self.updates_per_epoch,
@@ -156,8 +159,8 @@ mod tests {
         let wsd = Schedule::warmup_stable_decay(0.4, 0.00001, 3, 5, 10);
         assert_eq!(
             told(wsd, 9, None),
-            "0.1 rising to 0.4 at update 3 (epoch 1), constant until update 8 (epoch 1), falling to 1e-5 at update 18 (end of \
-             epoch 2), then constant"
+            "0.1 rising to 0.4 at update 3 (epoch 1), constant until update 8 (epoch 1), falling to 1e-5 at update 18 \
+             (end of epoch 2), then constant"
         );
         let decay = |stable: u64| told(Schedule::warmup_stable_decay(0.4, 0.1, 0, stable, 10), None, None);
         assert_eq!(decay(5), "0.4 until update 5, falling to 0.1 at update 15, then constant");

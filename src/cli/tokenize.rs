@@ -227,7 +227,7 @@ impl Sink {
     }
 }
 
-/// A file beside the one that is wanted; goes away unless it is published. It is locked as long as somebody writes it,
+/// A file beside the one that is wanted; goes away unless it is published. It is locked as long as a process writes it,
 /// so that what a killed process left can be told from what another is writing.
 struct Beside {
     path: PathBuf,

@@ -90,7 +90,7 @@ impl MachineArgs {
     pub fn understand(&self) -> Result<PlaceSpec> {
         let place = || format!("--device {}", self.device);
         let device: Device = self.device.parse().map_err(|e: Error| e.at(place()))?;
-        // Before any data is read. A device that is not there was asked for in vain, like a path: no failure of the
+        // Before any data is read. A missing device is the user's mistake, like a missing path: no failure of the
         // machine.
         device.settle().map_err(|e| Error::option(e.to_string()).at(place()))?;
         if let Some(threads) = self.threads.filter(|threads| !(1..=MOST_THREADS).contains(threads)) {
@@ -128,7 +128,7 @@ pub(super) fn understand_isa(name: Option<&str>) -> Result<Option<IsaCap>> {
     name.map(str::parse::<IsaCap>).transpose().map_err(|e| e.at("--isa"))
 }
 
-/// Which pipeline: to go on with the run of a folder, that folder says it.
+/// Which pipeline: to resume the run of a folder, that folder says it.
 fn pipeline_of(args: &TrainArgs) -> Result<PipelineArgs> {
     let resume = args.resume || args.force_resume;
     let pipeline = args.pipeline.or_file(|| args.out.as_ref().filter(|_| resume).map(|out| out.join(RESOLVED)));

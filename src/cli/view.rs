@@ -82,8 +82,8 @@ impl Form {
         if out.exists() && !out.is_file() && !out.is_dir() {
             return Ok(None);
         }
-        let why = "cannot tell the format from the name; there are .png for pictures, .txt for text, and .csv, .json and .jsonl \
-                   for the values of any row";
+        let why = "cannot tell the format from the name; there are .png for pictures, .txt for text, and .csv, .json \
+                   and .jsonl for the values of any row";
         Err(Error::option(format!("--out {}: {why}", out.display())))
     }
 }
@@ -137,8 +137,8 @@ impl View {
                 let here = decoder.shape().num_vars;
                 if here != num_vars {
                     return Err(Error::option(format!(
-                        "the model's pipeline makes rows of {here} variables, and the model has {num_vars}; --out with a \
-                         .csv file writes values"
+                        "the model's pipeline makes rows of {here} variables, and the model has {num_vars}; --out with \
+                         a .csv file writes values"
                     )));
                 }
                 Ok(Self::Picture(decoder))

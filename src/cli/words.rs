@@ -1,6 +1,6 @@
 //! Words that a flag knows, for shells to complete.
 //!
-//! A flag takes any word all the same: which one is wrong, and which is near it, is said by those who give it a
+//! A flag takes any word all the same: which one is wrong, and which is near it, is said by the code that gives it a
 //! meaning, as for the same word in a file (`-` and `_` are the same there).
 
 use std::ffi::OsStr;

@@ -1,9 +1,9 @@
 //! What the figures of a section say: best and last likelihoods, means over seeds, first crossings.
 //!
-//! Pure functions of what was found; `report` shows what they say. A value that is no number is no value: it is never a
-//! best, never reaches anything, and a mean that would need it does not exist. A run that failed is in no mean and
-//! reaches nothing; whoever shows a mean shows of how many runs it is. Seeds differ by more than contenders often do,
-//! so who is ahead is asked of the seeds that both have.
+//! Pure functions of what was found; `report` shows what they say. A value that is not a number does not count: it is
+//! never a best, never reaches anything, and a mean that would need it does not exist. A run that failed is in no mean
+//! and reaches nothing; a mean is always shown with its number of runs. Seeds differ by more than contenders often do,
+//! so two contenders are compared on the seeds that both have.
 
 mod curve;
 mod reach;
@@ -98,7 +98,7 @@ pub fn ended(contender: &Contender) -> impl Iterator<Item = &Run> {
 }
 
 /// The runs that a contender of this section has when all is done: one for each of its seeds, or, where those are not
-/// told, as many as whoever has most.
+/// told, as many as the largest number of any contender.
 pub fn wanted(section: &Section, contender: &Contender) -> usize {
     match contender.seeds.len() {
         0 => section.contenders.iter().map(|contender| contender.runs.len()).max().unwrap_or(0),

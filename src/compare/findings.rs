@@ -88,7 +88,7 @@ pub struct Contender {
     pub name: String,
     /// `anemone`, `full_batch_em`, `mini_batch_em`, `stepwise_em`, `adam`, `sgd`.
     pub optimizer: String,
-    /// The contender that this one is, but for something left out: a contender "without momentum" ablates "anemone".
+    /// The contender that this one is, with something left out: a contender "without momentum" ablates "anemone".
     pub ablates: Option<String>,
     /// What it ran with, by dotted path: `("learn.step", "0.4")`. Options that a search settled are among them.
     pub settings: Vec<Setting>,
@@ -119,7 +119,7 @@ pub struct Trial {
     pub epochs: u64,
     /// The best held-out log-likelihood of these; `None` if there was none that is a number.
     pub best_valid: Option<f64>,
-    /// Whether it is the one that the contender runs with.
+    /// True if it is the one that the contender runs with.
     pub is_chosen: bool,
 }
 

@@ -8,7 +8,7 @@ use crate::pipeline::spec::{Table, for_all, key};
 pub(crate) const TABLES: [&Table; 4] = [&COMPARE, &SET, &CONTENDER, &REFERENCE];
 
 const SEEDS: &str = "list of different whole numbers";
-/// What a contender may say about the circuit: parameters, not structure, which everybody shares.
+/// What a contender may say about the circuit: parameters, not structure, which all contenders share.
 pub(super) const OF_A_START: [&str; 2] = ["circuit.start", "circuit.perturbation"];
 
 const OR_TRY: &str = "as in a pipeline, or `{ try = […] }`, a list to search";

@@ -1,7 +1,7 @@
 //! Runs a comparison: searches first, then every contender under every seed, one after the other on the whole machine.
 //!
-//! Data is opened once a comparison; a circuit is built once a seed and shared. Whatever is over is not done again, and
-//! a run that was interrupted goes on from its last checkpoint, so the same command finishes what it began.
+//! Data is opened once per comparison; a circuit is built once per seed and shared. Whatever is over is not done again,
+//! and an interrupted run resumes from its last checkpoint, so the same command finishes what it began.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use crate::pipeline::spec::{CircuitSpec, PipelineSpec, inline};
 use crate::pipeline::stop::Stop;
 use crate::source::Source;
 
-/// What a comparison tells whoever watches it, besides the events of its runs.
+/// What a comparison reports, besides the events of its runs.
 pub trait Audience: Observer {
-    /// A run is about to begin, or to go on.
+    /// A run is about to begin, or to resume.
     fn begins(&mut self, task: &Task);
 
     /// A run is over, now or before; `findings` has it.
@@ -73,7 +73,7 @@ pub fn count_runs(spec: &ComparisonSpec) -> Result<(usize, usize)> {
     Ok((trials, spec.contenders.iter().map(|contender| contender.seeds.len()).sum()))
 }
 
-/// Runs all comparisons; whether they are over, or somebody asked for a stop.
+/// Runs all comparisons. The flag is true if they are over, and false if a stop was requested.
 pub async fn compare(
     specs: &[ComparisonSpec],
     options: &CompareOptions,
@@ -133,7 +133,8 @@ fn begin(spec: &ComparisonSpec, inputs: &Inputs) -> Section {
     }
 }
 
-/// What somebody starts from. Whoever says the same of the circuit, seed and all, starts from the same parameters.
+/// What a contender starts from. Contenders that say the same of the circuit, seed included, start from the same
+/// parameters.
 struct Start {
     circuit: CircuitSpec,
     point: Point,
@@ -145,13 +146,13 @@ struct Running<'a> {
     options: &'a CompareOptions,
     stop: &'a Stop,
     inputs: Inputs,
-    /// One for each seed, shared by everybody.
+    /// One for each seed, shared by all contenders.
     circuits: Vec<(u64, Arc<Circuit>)>,
     starts: Vec<Start>,
 }
 
 impl Running<'_> {
-    /// Whether it came to its end.
+    /// Returns true if it came to its end.
     async fn run(&mut self, findings: &mut Findings, audience: &mut dyn Audience) -> Result<bool> {
         let spec = self.spec;
         let mut chosen: Vec<Choice> = Vec::new();
@@ -175,7 +176,7 @@ impl Running<'_> {
             });
             chosen.push(choice);
         }
-        // Seed by seed, so that a report of half of them compares everybody.
+        // Seed by seed, so that a report of half of them compares all contenders.
         for &seed in &spec.seeds {
             let takes_part = |(_, contender): &(usize, &ContenderSpec)| contender.seeds.contains(&seed);
             for (at, contender) in spec.contenders.iter().enumerate().filter(takes_part) {
@@ -199,7 +200,7 @@ impl Running<'_> {
         Task { section: self.spec.name.clone(), contender: contender.name.clone(), trial, seed, epochs }
     }
 
-    /// Settles the options of a contender: tries all, takes the best. `None` if somebody asked for a stop.
+    /// Settles the options of a contender: tries all, takes the best. `None` if a stop was requested.
     async fn search(
         &mut self,
         contender: &ContenderSpec,
@@ -231,7 +232,7 @@ impl Running<'_> {
         };
         let best = (0..trials.len()).max_by(better).unwrap_or(0);
         if trials[best].best_valid.is_none() {
-            // Worth a line in the table, as it is without a search; the others go on.
+            // Worth a line in the table, as it is without a search; the others continue.
             let why = "nothing that was tried made every held-out row possible, and so the first is taken";
             audience.event(&Event::Warning(format!("{}: {why}", contender.name)));
         }
@@ -239,7 +240,7 @@ impl Running<'_> {
         Ok(Some((choices[best].clone(), trials)))
     }
 
-    /// One run, from wherever it is. `None` if somebody asked for a stop.
+    /// One run, from its last checkpoint if it has one. `None` if a stop was requested.
     async fn learn(
         &mut self,
         task: &Task,

@@ -7,7 +7,7 @@
 //! seeds = [1, 2, 3]
 //! search_epochs = 10
 //!
-//! [set]                                  # what the pipeline is to have otherwise, for everybody
+//! [set]                                  # changes of the pipeline, for all contenders
 //! circuit.latents = 64
 //!
 //! [contender.anemone]
@@ -28,13 +28,13 @@
 //! pipeline is found beside this file, data as in a pipeline.
 //!
 //! Contenders share data, decoder, circuit, start and order of rows; they differ in how they learn (`learn`) and in how
-//! many rows they take at once (`batch.rows`). A contender that is to show what a start is worth says its own
-//! (`circuit.start`, `circuit.perturbation`); the structure stays shared. Everything is understood, every combination
-//! of options that is to be tried included, before anything is learned.
+//! many rows they take at once (`batch.rows`). A contender that shows what a start is worth says its own
+//! (`circuit.start`, `circuit.perturbation`); the structure stays shared. Everything is understood, including every
+//! combination of options to try, before anything is learned.
 //!
 //! Schedules in the file are written for its `epochs` and for the size of batches beside them. A trial of fewer epochs,
-//! or a run with `--epochs`, goes the same way from the first step to the last in as many epochs as it has: what ends
-//! with small steps is to be judged by its end.
+//! or a run with `--epochs`, goes the same way from the first step to the last in as many epochs as it has: a schedule
+//! that ends with small steps must be judged by its end.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -206,8 +206,8 @@ impl ComparisonSpec {
         Ok(())
     }
 
-    /// The pipeline that everybody shares, under one seed: data and circuit are its, and the start of whoever says
-    /// none.
+    /// The pipeline that all contenders share, under one seed: data and circuit are its, and the start of a contender
+    /// that says none.
     pub fn shared(&self, seed: u64) -> Result<PipelineSpec> {
         self.pipeline(&Choice::default(), seed, self.epochs)
     }
@@ -220,7 +220,7 @@ impl ComparisonSpec {
             document.set(path, json!(seed), "seeds")?;
         }
         document.set("learn.epochs", json!(epochs), "epochs")?;
-        // The last checkpoint is for going on, and is the model. Writing each best one would take time from learning.
+        // The last checkpoint is for resuming, and is the model. Writing each best one would take time from learning.
         document.set("checkpoint.keep", json!(1), "compare")?;
         document.set("checkpoint.keep_best", json!(false), "compare")?;
         let mut pipeline = PipelineSpec::from_document(&document)?;
@@ -423,10 +423,13 @@ mod tests {
     const PIPELINE: &str = "[source.synthetic]\nkind = \"hmm\"\nnum_vars = 4\ncats = 3\nlatents = 2\nrows = 32\n\
         [circuit]\nlatents = 2\n[learn]\nstep = 0.3\nsmoothing = 1e-4\nepochs = 7\n[validate]\nrows = 16\n";
 
-    const FILE: &str = "[compare]\npipeline = \"p.toml\"\nepochs = 5\nseeds = [3, 4]\nsearch_epochs = 2\nthresholds = [-1, -2.5]\n\
+    const FILE: &str = "[compare]\npipeline = \"p.toml\"\nepochs = 5\nseeds = [3, 4]\nsearch_epochs = 2\n\
+        thresholds = [-1, -2.5]\n\
         [set]\ncircuit.latents = 3\nlearn.momentum = 0.5\n[reference.uniform]\nvalid = -4.4\n\
-        [contender.second]\nlearn = { optimizer = \"anemone\", step = { try = [0.1, 0.2] } }\nbatch.rows = { try = [8, 16] }\n\
-        [contender.\"a, plain\"]\nlike = \"second\"\nlearn.momentum = 0.0\n[contender.em]\nseeds = [4]\nlearn.optimizer = \"full_batch_em\"\n";
+        [contender.second]\nlearn = { optimizer = \"anemone\", step = { try = [0.1, 0.2] } }\n\
+        batch.rows = { try = [8, 16] }\n\
+        [contender.\"a, plain\"]\nlike = \"second\"\nlearn.momentum = 0.0\n\
+        [contender.em]\nseeds = [4]\nlearn.optimizer = \"full_batch_em\"\n";
 
     fn load(text: &str, overrides: &Overrides) -> Result<ComparisonSpec> {
         let folder = tempfile::tempdir().unwrap();
@@ -453,13 +456,13 @@ mod tests {
         let searched = trials[3].searched(&trials);
         let shown: Vec<(&str, &str)> = searched.iter().map(|s| (s.key.as_str(), s.value.as_str())).collect();
         assert_eq!(shown, [("learn.step", "0.2"), ("batch.rows", "16")]);
-        // What was found is passed on, what is said anew replaces it.
+        // What was found is passed on, what is said again replaces it.
         let plain = spec.trials_after(&spec.contenders[1], &trials[3]).unwrap();
         assert_eq!(plain.len(), 1);
         let settings = plain[0].settings();
         assert!(settings.contains(&searched[0]) && settings.iter().any(|s| s.key == "learn.momentum"), "{settings:?}");
         assert_eq!((&spec.contenders[0].seeds[..], &spec.contenders[2].seeds[..]), (&[3, 4][..], &[4][..]));
-        // A start of its own is a contender's; everybody shares the rest of the circuit.
+        // A start of its own is a contender's; all contenders share the rest of the circuit.
         let file = FILE.replacen("learn.momentum = 0.0", "circuit.perturbation = 0.5", 1);
         let other = load(&file, &Overrides::default()).unwrap();
         let choice = &other.trials(&other.contenders[1]).unwrap()[0];

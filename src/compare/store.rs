@@ -1,6 +1,6 @@
 //! Where the runs of a comparison live, and what each leaves behind.
 //!
-//! A folder is named after everything that decides what is learned in it. Change a contender and it runs anew beside
+//! A folder is named after everything that decides what is learned in it. Change a contender and it runs again beside
 //! what was there; leave it as it is and its result is taken as found. `result.json` is there once a run is over, whole
 //! or not at all; `curve.jsonl` grows with every look at held-out rows.
 
@@ -86,7 +86,7 @@ impl RunFolder {
         write_whole(&self.path.join("result.json"), &text)
     }
 
-    /// Removes what a run that is over needs no longer, if nobody will ask for its model.
+    /// Removes what a run that is over needs no longer, if its model is not needed.
     pub fn remove_checkpoints(&self) -> Result<()> {
         let path = self.path.join(CHECKPOINTS);
         match fs::remove_dir_all(&path) {

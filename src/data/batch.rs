@@ -61,7 +61,7 @@ impl Column {
         with_values!(self, values => values.len())
     }
 
-    /// Whether it has no rows.
+    /// Returns true if it has no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -261,7 +261,7 @@ impl Batch {
         self.missing[var].as_deref()
     }
 
-    /// Whether the cell is missing.
+    /// Returns true if the cell is missing.
     pub fn is_missing(&self, row: usize, var: usize) -> bool {
         self.missing(var).is_some_and(|mask| mask[row])
     }

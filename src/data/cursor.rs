@@ -28,7 +28,8 @@ pub struct Cursor {
     /// Of `records`, those of earlier epochs.
     #[serde(default)]
     pub records_before_epoch: u64,
-    /// Of `bad_records`, those of earlier epochs: a budget counts anew every epoch, which meets the same records again.
+    /// Of `bad_records`, those of earlier epochs: a budget counts from zero every epoch, which meets the same records
+    /// again.
     #[serde(default)]
     pub bad_before_epoch: u64,
 }
@@ -43,7 +44,7 @@ pub enum Item {
         /// The place just after them.
         end: Cursor,
     },
-    /// The data has been seen once more. Travels as an item so that nobody has to guess.
+    /// The data has been seen once more. Travels as an item so that no receiver has to guess.
     EpochEnd {
         /// The beginning of the next epoch.
         next: Cursor,

@@ -1,9 +1,8 @@
 //! Lists of category ids, checked and made as narrow as the number of categories allows.
 //!
 //! What token lists and rows of a table have in common. Where every value of a piece is good, one pass finds its
-//! maximum and one more copies it; only where something is wrong does anybody look at single records. The output type
-//! depends on the number of categories alone, so that every piece of a stream has the same. Used by `tokens` and
-//! `rows`.
+//! maximum and one more copies it; single records are looked at only where something is wrong. The output type depends
+//! on the number of categories alone, so that every piece of a stream has the same. Used by `tokens` and `rows`.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -90,7 +89,7 @@ impl CategoryRule {
         let indices = kept.into_iter().flatten();
         match &lists.missing {
             None => Checked { values: self.narrow(indices.map(|i| values[i])), missing: None, bad },
-            // What a missing value holds does not matter; 0 is a category wherever it ends up.
+            // What a missing value holds does not matter; 0 is a valid category everywhere.
             Some(marks) => Checked {
                 values: self.narrow(indices.clone().map(|i| if marks[i] { N::default() } else { values[i] })),
                 missing: Some(indices.map(|i| marks[i]).collect()),

@@ -183,7 +183,9 @@ mod tests {
         }
 
         #[test]
-        fn words_are_those_of_the_regular_expression(text in "([a-zé字🙂\u{301}]{0,4}|[ \n\t\u{2003}]{0,3}|[0-9٣'!-]{0,3}|'(s|ll|re|x)){0,12}") {
+        fn words_are_those_of_the_regular_expression(
+            text in "([a-zé字🙂\u{301}]{0,4}|[ \n\t\u{2003}]{0,3}|[0-9٣'!-]{0,3}|'(s|ll|re|x)){0,12}",
+        ) {
             let gpt2 = Gpt2::shared();
             let mut tokens = Vec::new();
             let mut end = 0;

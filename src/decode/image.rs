@@ -7,8 +7,8 @@
 //! nearest of so many, evenly spaced from black to full. An image that cannot be decoded, or is too small, is a bad
 //! record.
 //!
-//! [`ImageDecoder::colours`] is the way back, for whoever wants to look at rows. The colour transforms are in `ycocg`;
-//! `image` reads files here and writes them in `mosaic`, and nowhere else.
+//! [`ImageDecoder::colours`] is the way back, for looking at rows. The colour transforms are in `ycocg`; `image` reads
+//! files here and writes them in `mosaic`, and nowhere else.
 
 mod headers;
 mod spec;

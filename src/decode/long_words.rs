@@ -246,7 +246,7 @@ fn pair(high: u32, low: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// A hash of pairs of tokens. Nobody chooses the vocabulary to make them collide.
+/// A hash of pairs of tokens. The vocabulary is fixed, so it cannot be chosen to make them collide.
 #[derive(Default)]
 struct PairHasher {
     hash: u64,

@@ -1,7 +1,7 @@
 //! PNG files without what is not needed for their pixels.
 //!
 //! A PNG may carry texts and colour profiles, compressed: a kilobyte of profile becomes half a gigabyte, for every
-//! image and in every worker, and nobody here looks at it. Such chunks are *ancillary*: the format says so in their
+//! image and in every worker, and nothing here reads it. Such chunks are *ancillary*: the format says so in their
 //! names, and a reader may pass over all it does not know. Of these only the transparency is kept, which decides what a
 //! pixel is. Used by `image`.
 

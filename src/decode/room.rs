@@ -2,8 +2,8 @@
 //!
 //! What a record becomes while it is decoded can be a thousand times as large as the record. Each worker takes room for
 //! it before and gives it back when its rows are made, and waits while the others have it; so what is being decoded
-//! does not grow with the number of workers. Something larger than all the room is let in alone: whoever takes has
-//! checked that it may be so large. Nobody takes twice without giving back, so that nobody waits for ever. Used by
+//! does not grow with the number of workers. Something larger than all the room is let in alone: its taker has checked
+//! that it may be so large. A worker never takes twice without giving back, so no worker waits without end. Used by
 //! `image`.
 
 use std::sync::{Condvar, Mutex, PoisonError};

@@ -90,7 +90,8 @@ mod tests {
         "pre_tokenizer": {"type": "Whitespace"},
         "post_processor": {"type": "BertProcessing", "sep": ["b", 5], "cls": ["a", 1]},
         "decoder": null,
-        "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "a": 1, "b": 5, "<|endoftext|>": 70000}, "unk_token": "[UNK]"}
+        "model": {"type": "WordLevel", "unk_token": "[UNK]",
+                  "vocab": {"[UNK]": 0, "a": 1, "b": 5, "<|endoftext|>": 70000}}
     }"#;
 
     #[test]

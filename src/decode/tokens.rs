@@ -1,4 +1,4 @@
-//! Lists of token ids that somebody else made.
+//! Lists of token ids that were made elsewhere.
 //!
 //! A stream of lists of any length is concatenated, and the batcher cuts rows of `window` tokens out of it; lists that
 //! are whole rows already (an indexed source cuts token files into them) stay rows. An id outside the vocabulary makes
@@ -153,7 +153,10 @@ mod tests {
             wide in any::<bool>(),
         ) {
             let values = &seed[..lengths.iter().sum()];
-            let column = if wide { Column::U32(values.to_vec()) } else { Column::U8(values.iter().map(|&v| v as u8).collect()) };
+            let column = match wide {
+                true => Column::U32(values.to_vec()),
+                false => Column::U8(values.iter().map(|&v| v as u8).collect()),
+            };
             let decoded = TokenDecoder::new(vocab, 4).unwrap().decode(&lists(column, &lengths)).unwrap();
             let (mut expected, mut bad, mut start) = (Vec::new(), 0, 0);
             for length in &lengths {
@@ -168,7 +171,9 @@ mod tests {
             prop_assert_eq!(decoded.records, lengths.len() as u64);
             let expected_bytes = match vocab { 0..=256 => 1, 257..=65_536 => 2, _ => 4 };
             prop_assert_eq!(column.num_bytes(), expected_bytes * column.len());
-            prop_assert!(!column.is_empty() || matches!((expected_bytes, column), (1, Column::U8(_)) | (2, Column::U16(_)) | (4, Column::U32(_))));
+            let is_expected =
+                matches!((expected_bytes, column), (1, Column::U8(_)) | (2, Column::U16(_)) | (4, Column::U32(_)));
+            prop_assert!(!column.is_empty() || is_expected);
         }
     }
 }

@@ -7,7 +7,7 @@
 //!   and 1 belongs to the last. Black is (−1, 0, 0), white (1, 0, 0).
 //!
 //! The inverses take any categories, such as a circuit draws: what no colour maps to becomes the nearest colour by
-//! clamping each channel. Used by `image`, and by whoever wants to look at samples.
+//! clamping each channel. Used by `image`, and to look at samples.
 
 /// Categories of every channel of YCoCg-R.
 pub const YCOCG_R_CATEGORIES: u32 = 512;

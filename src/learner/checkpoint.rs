@@ -223,7 +223,8 @@ fn unframe(text: &[u8], place: &str) -> Result<CheckpointMeta> {
         Some(format) if format > u64::from(FORMAT) => {
             let version = body.get("anemone").and_then(Value::as_str).unwrap_or("another version");
             Err(Error::unsupported(format!(
-                "{place}: anemone {version} wrote it in format {format}, this one reads up to {FORMAT}: use a newer anemone"
+                "{place}: anemone {version} wrote it in format {format}, this one reads up to {FORMAT}: use a newer \
+                 anemone"
             )))
         }
         Some(_) => serde_json::from_value(body).map_err(|e| damaged(place, &e.to_string())),

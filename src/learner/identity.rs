@@ -30,8 +30,8 @@ impl Identity {
     pub fn check(&self, saved: &Self) -> Result<()> {
         let Some(differences) = self.differences(saved) else { return Ok(()) };
         Err(Error::state(format!(
-            "the checkpoint is of another run, which differs in {differences}; start in a new folder, or go on nevertheless \
-             with --force-resume"
+            "the checkpoint is of another run, which differs in {differences}; start in a new folder, or go on \
+             nevertheless with --force-resume"
         )))
     }
 

@@ -343,7 +343,9 @@ mod tests {
             let at = file.tensor("b_double").unwrap().data().as_ptr() as usize - bytes.as_ptr() as usize;
             prop_assert!(at.is_multiple_of(8), "doubles at byte {} cannot be mapped", at);
             let again = read_buffers(&path, &hash).unwrap();
-            let (Tensor::F32(a), Tensor::F64(b)) = (&again["a_single"], &again["b_double"]) else { panic!("other types") };
+            let (Tensor::F32(a), Tensor::F64(b)) = (&again["a_single"], &again["b_double"]) else {
+                panic!("other types")
+            };
             prop_assert!(again.len() == 3);
             prop_assert!(a.iter().map(|x| x.to_bits()).eq(singles.iter().map(|x| x.to_bits())));
             prop_assert!(b.iter().map(|x| x.to_bits()).eq(doubles.iter().map(|x| x.to_bits())));

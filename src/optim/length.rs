@@ -57,8 +57,8 @@ impl Length {
                 Some(updates) => epochs * updates as f64,
                 None => {
                     return Err(Error::option(
-                        "how many rows an epoch of this source has is not known before it is read: give rows or updates, \
-                         such as \"200000 rows\" or \"940 updates\"",
+                        "how many rows an epoch of this source has is not known before it is read: give rows or \
+                         updates, such as \"200000 rows\" or \"940 updates\"",
                     ));
                 }
             },
@@ -337,7 +337,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_length_that_was_written_is_read_again(number in prop_oneof![0.0..1e18, (0u64..1 << 50).prop_map(|n| n as f64)]) {
+        fn a_length_that_was_written_is_read_again(
+            number in prop_oneof![0.0..1e18, (0u64..1 << 50).prop_map(|n| n as f64)],
+        ) {
             for length in [Length::Updates(number), Length::Rows(number), Length::Epochs(number)] {
                 let written = serde_json::to_string(&length).unwrap();
                 prop_assert_eq!(serde_json::from_str::<Length>(&written).unwrap(), length, "{}", written);

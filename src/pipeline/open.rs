@@ -329,8 +329,8 @@ impl Opened {
             (true, _) => Ok(ValueKind::Reals),
             (false, Some(cats)) if cats <= MOST_COUNTED => Ok(ValueKind::Categories(cats)),
             (false, _) => Err(Error::data(format!(
-                "a value {largest} among the first rows would make more categories than anybody means; if it is right, say \
-                 so with decode.cats"
+                "a value {largest} among the first rows would make more categories than anybody means; if it is right, \
+                 say so with decode.cats"
             ))),
         }
     }
@@ -384,8 +384,8 @@ impl Opened {
                 damaged.filter(|_| left == records).map_or(Ok(()), Err) // unless nothing could be seen
             }
             Source::Live(_) => Err(Error::option(
-                "a live stream comes only once, so its first rows cannot be looked at: say decode.kind, and decode.cats \
-                 for rows",
+                "a live stream comes only once, so its first rows cannot be looked at: say decode.kind, and \
+                 decode.cats for rows",
             )),
         }
     }

@@ -132,7 +132,8 @@ mod tests {
     use crate::optim::{FullBatchEmSpec, OptimizerSpec};
     use crate::pipeline::spec::{ModelSpec, PipelineSpec};
 
-    const FILE: &str = "[source]\nfiles = \"a.parquet\"\n[circuit]\nmodel = \"hmm\"\nlatents = 32\ntying = \"homogeneous\"\n\
+    const FILE: &str = "[source]\nfiles = \"a.parquet\"\n\
+        [circuit]\nmodel = \"hmm\"\nlatents = 32\ntying = \"homogeneous\"\n\
         [learn]\nstep = 0.3\nmomentum = 0.5\nsmoothing = 1e-4\nepochs = 7\n";
 
     fn set(assignments: &[&str]) -> Result<(PipelineSpec, Vec<String>)> {

@@ -41,7 +41,7 @@ pub struct ArrowStream {
 
 /// How far the stream has been read.
 struct State {
-    /// `None` after the end, or after an error from which reading cannot go on.
+    /// `None` after the end, or after an error after which reading cannot continue.
     messages: Option<Messages>,
     /// What the batches refer to, by its number.
     dictionaries: HashMap<i64, ArrayRef>,

@@ -3,8 +3,8 @@
 //! Touching a page of a mapping that the file no longer has, or that the disk cannot deliver, raises SIGBUS. No check
 //! before a read can rule that out, because the file may become shorter at any moment. So the signal is handled: where
 //! the address lies in one of our mappings, pages of zeros are put over the rest of that mapping and the mapping is
-//! marked as lost; the read goes on, and whoever made it asks [`Region::is_lost`] afterwards and throws away what it
-//! got. Any other address is none of our business: whoever handled the signal before handles it.
+//! marked as lost; the read continues, and its caller asks [`Region::is_lost`] afterwards and discards what it got. Any
+//! other address goes to the handler that was installed before.
 //!
 //! The handler does nothing that a signal handler must not: it reads atomics, and makes one system call. Regions are
 //! never freed and never reused, so that it cannot see half of one and half of another. Used by `mapped`.
@@ -30,7 +30,7 @@ static REGIONS: AtomicPtr<Region> = AtomicPtr::new(std::ptr::null_mut());
 /// Set before the handler is, which cannot ask.
 static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Who handled the signal before.
+/// The handler of the signal that was installed before.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Region {
@@ -91,7 +91,8 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
     // SAFETY: with SA_SIGINFO the kernel passes a valid `info`; for SIGBUS it holds an address.
     let address = unsafe { (*info).si_addr() } as usize;
     let mut region = REGIONS.load(Ordering::Acquire);
-    // SAFETY: pointers in the list are null or come from `Box::leak` in `watch`: they are valid for ever.
+    // SAFETY: pointers in the list are null or come from `Box::leak` in `watch`: they stay valid until the process
+    // ends.
     while let Some(found) = unsafe { region.as_ref() } {
         if (found.start.load(Ordering::Acquire)..found.end).contains(&address) {
             // Before the zeros: another thread that reads them without a signal must find it said.
@@ -109,7 +110,7 @@ extern "C" fn handle(signal: libc::c_int, info: *mut libc::siginfo_t, context: *
 fn put_zeros(region: &Region, address: usize) -> bool {
     let page = address & !(PAGE_BYTES.load(Ordering::Relaxed) - 1);
     // SAFETY: the range is a part of one of our mappings, which is still there: the thread that runs this reads from
-    // it, and whoever unmaps it has `forget` it first. The mapping is read-only and its bytes may change at any time
+    // it, and `forget` is called before it is unmapped. The mapping is read-only and its bytes may change at any time
     // (`Mapped::open`), so zeros are as good as what was there. `mmap` is a bare system call; `errno` is put back.
     unsafe {
         let errno = libc::__errno_location();

@@ -24,7 +24,7 @@ pub enum Columns {
     /// Strings may be texts, names or categories: they have to be asked for.
     #[default]
     Auto,
-    /// What can only be meant by somebody who wants such records; other columns are left out.
+    /// What a user who wants such records must mean; other columns are left out.
     Only(Wanted),
     /// A column of texts, byte strings, images (`struct{bytes, path}`), lists of numbers, or numbers.
     One(String),
@@ -88,7 +88,7 @@ pub enum RecordKind {
     Lists {
         /// How long every list is, if the schema says so.
         width: Option<usize>,
-        /// Whether they are real numbers, not categories.
+        /// True if they are real numbers, not categories.
         reals: bool,
     },
 }
@@ -391,8 +391,8 @@ mod tests {
         let error = refused(&batch(vec![("text", text(&["a"]))]));
         assert_eq!(
             error,
-            "there are `text` (Utf8): which to learn, and as what, is not clear; say source.column = \"text\" (--column text) \
-             for a text; strings as categories, and dates, are not learned yet"
+            "there are `text` (Utf8): which to learn, and as what, is not clear; say source.column = \"text\" \
+             (--column text) for a text; strings as categories, and dates, are not learned yet"
         );
         let error = refused(&batch(vec![("name", text(&["a"])), ("age", ints(&[1])), ("size", ints(&[1]))]));
         assert!(

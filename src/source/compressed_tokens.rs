@@ -1,4 +1,4 @@
-//! Compressed token files, `.bin.zst`: little-endian token ids in zstd frames, a block a frame.
+//! Compressed token files, `.bin.zst`: little-endian token ids in zstd frames, one block per frame.
 //!
 //! A frame holds whole tokens and can be read by itself; [`CompressedWriter`] makes frames of a mebibyte with
 //! checksums. Any zstd file of token ids can be read, but one made in one go is one block. A piece is one list of

@@ -92,8 +92,8 @@ impl Concatenated {
                 index += 1;
             }
         }
-        // Once a gather, not once a row: it asks the file system. And afterwards: before, it would say nothing of these
-        // bytes.
+        // Once per gather, not once per row: it asks the file system. And afterwards: before, it would say nothing of
+        // these bytes.
         self.parts.iter().zip(is_read).filter(|(_, is_read)| *is_read).try_for_each(|(part, _)| part.file.check())?;
         Ok(bytes)
     }

@@ -97,7 +97,7 @@ fn part_matches(pattern: &str, name: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let name: Vec<char> = name.chars().collect();
     let (mut at, mut seen) = (0, 0);
-    // Where to go on if what follows the last `*` does not fit: it takes one character more. Earlier stars need no
+    // Where to continue if what follows the last `*` does not fit: it takes one character more. Earlier stars need no
     // second look, so this is quadratic at worst.
     let mut star: Option<(usize, usize)> = None;
     while seen < name.len() {
@@ -134,7 +134,8 @@ fn one_matches(pattern: &[char], c: char) -> Option<usize> {
     }
 }
 
-/// Whether a class `[a-z_]` or `[!a-z_]` has the character, and how long the class is; `None` if it is not closed.
+/// Returns true if a class `[a-z_]` or `[!a-z_]` has the character, and the length of the class; `None` if it is not
+/// closed.
 fn class_matches(pattern: &[char], c: char) -> Option<(bool, usize)> {
     let negated = matches!(pattern.get(1), Some('!' | '^'));
     let first = if negated { 2 } else { 1 };

@@ -127,7 +127,7 @@ async fn fetch_lines(shard: &Shard, range: Range<u64>, max_line_bytes: usize) ->
     if bytes.ends_with(b"\n") || at == shard.size() {
         return Ok((start, bytes));
     }
-    // The last line goes on in the next block, or through several.
+    // The last line continues in the next block, or through several.
     let last = bytes.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
     let mut lines = Vec::from(bytes);
     let mut step = TAIL_BYTES;
@@ -201,7 +201,8 @@ impl Iterator for Pieces {
                             text_of(line, &self.field)
                         }
                         Line::TooLong => Err(format!(
-                            "a line of more than {} bytes is too long: it is no text, or pipeline.memory is to be raised",
+                            "a line of more than {} bytes is too long: it is no text, or pipeline.memory is to be \
+                             raised",
                             self.lines.max_line_bytes
                         )),
                     };
@@ -343,7 +344,7 @@ impl<'de> Visitor<'de> for FieldOf<'_> {
     }
 }
 
-/// Whether a key is this one.
+/// Reads a key and says if it is this one.
 struct IsName<'f>(&'f str);
 
 impl<'de> DeserializeSeed<'de> for IsName<'_> {

@@ -3,7 +3,8 @@
 //! A file says how long its parts are before they are read, and a damaged or malicious one says anything: a kilobyte
 //! can promise a terabyte, and a compressed kilobyte can even keep the promise. So every reader compares what is
 //! declared with these limits *before* it allocates or decompresses. They come from the memory of the run,
-//! `pipeline.memory`, so that whoever really has records so large can say so. Made by `pipeline`, kept by the sources.
+//! `pipeline.memory`, so that a user who has such large records can allow them. Made by `pipeline`, kept by the
+//! sources.
 
 /// However small the memory of a run is, parts of this size are read: writers of Parquet and Arrow make them without
 /// being asked.
@@ -46,8 +47,8 @@ impl ReadLimits {
         }
         let most = mebibytes(self.part_bytes);
         Err(format!(
-            "{what} takes {} in memory, more than the {most} that one may take: it is damaged, or pipeline.memory is to \
-             be raised",
+            "{what} takes {} in memory, more than the {most} that one may take: it is damaged, or pipeline.memory is \
+             to be raised",
             mebibytes(bytes)
         ))
     }

@@ -76,10 +76,10 @@ impl Mapped {
             None
         } else {
             // SAFETY: a mapping must not change while it is borrowed. This process maps the file read-only and never
-            // writes it, so only somebody else could, which the module documentation forbids. Where it happens all the
-            // same, the bytes are only copied or parsed as plain integers (`bytes`, `append_to`), for which any content
-            // will do, and `check` looks for a file that was shortened. Pages that are lost are replaced by zeros
-            // (`bus_error`).
+            // writes it, so only another process could, which the module documentation forbids. Where it happens all
+            // the same, the bytes are only copied or parsed as plain integers (`bytes`, `append_to`), for which any
+            // content will do, and `check` looks for a file that was shortened. Pages that are lost are replaced by
+            // zeros (`bus_error`).
             Some(unsafe { Mmap::map(&file) }.map_err(read_error)?)
         };
         let stretches = (length as usize).div_ceil(TOUCH_BYTES);
@@ -115,8 +115,8 @@ impl Mapped {
         let now = self.file.metadata().map_err(|e| Error::io_at(&self.name, &e))?.len();
         if now < self.len() as u64 {
             let fact = format!(
-                "shrank while it was read: it had {} bytes and now has {now}; do not rewrite a file while it is read, write \
-                 another and rename it",
+                "shrank while it was read: it had {} bytes and now has {now}; do not rewrite a file while it is read, \
+                 write another and rename it",
                 self.len()
             );
             return Err(Error::io_at(&self.name, &io::Error::new(io::ErrorKind::UnexpectedEof, fact)));
@@ -144,7 +144,7 @@ impl Mapped {
         if range.is_empty() {
             return 0;
         }
-        // After the touch: whoever hands pages back in between counts too much, never too little.
+        // After the touch: a thread that hands pages back in between counts too much, never too little.
         let is_new = |stretch: &usize| {
             let bit = 1 << (stretch % 64);
             self.touched[stretch / 64].fetch_or(bit, Ordering::Relaxed) & bit == 0

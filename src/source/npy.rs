@@ -1,10 +1,10 @@
 //! Arrays that NumPy saved: `.npy` files whose first dimension counts rows.
 //!
 //! Several files are read one after the other; they share one element type and one row shape. The other dimensions are
-//! a row's variables, last dimension fastest, and [`NpyFiles::shape`] keeps them (`[28, 28]`) for whoever wants a grid.
-//! Integers, booleans and floats are taken, little-endian and in C order. Categories are what a `u32` holds: a row with
-//! a negative or a larger number is a bad record, not a failure. An array of one dimension is refused, because it
-//! might be rows of one variable or a stretch of tokens, and only its owner knows.
+//! a row's variables, last dimension fastest, and [`NpyFiles::shape`] keeps them (`[28, 28]`) for callers that want a
+//! grid. Integers, booleans and floats are taken, little-endian and in C order. Categories are what a `u32` holds: a
+//! row with a negative or a larger number is a bad record, not a failure. An array of one dimension is refused, because
+//! it might be rows of one variable or a stretch of tokens, and only its owner knows.
 //!
 //! Headers are read by `npy_header`; the length of the data is compared with the shape before a row is read. Files are
 //! mapped (`mapped` tells what that means for memory and for files that change).

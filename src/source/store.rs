@@ -1,9 +1,9 @@
 //! The one door to files: a folder, an object store in memory, a cloud.
 //!
 //! A [`Shard`] is one file whose size is known and whose bytes are read by range, so that every format reads the same
-//! way wherever the file is. Passing trouble (a connection that breaks) is retried here and nowhere else; what still
-//! fails is an `Io` error with the file's name, which stops a run instead of counting as bad data. Shards come sorted
-//! by name: the order of the data must not depend on the order of a listing. Used by every source that reads files.
+//! way for every place. A passing failure (a connection that breaks) is retried here and nowhere else; what still fails
+//! is an `Io` error with the file's name, which stops a run instead of counting as bad data. Shards come sorted by
+//! name: the order of the data must not depend on the order of a listing. Used by every source that reads files.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -37,7 +37,7 @@ pub(super) const READER_BYTES: u64 = 1 << 20;
 
 static LOCAL: LazyLock<Arc<dyn ObjectStore>> = LazyLock::new(|| Arc::new(LocalFileSystem::new()));
 
-/// One file, wherever it is.
+/// One file, in any place.
 #[derive(Clone)]
 pub struct Shard {
     /// As the user wrote it, for messages.
@@ -272,7 +272,7 @@ async fn resolve_address(pattern: &str, scheme: &str) -> Result<Vec<Shard>> {
         )));
     }
     let (folder, rest) = if glob::is_pattern(pattern) { glob::split(pattern) } else { (pattern, "") };
-    // What the clouds' own tools read; a bare REGION or TOKEN in the environment is somebody else's.
+    // What the clouds' own tools read; a bare REGION or TOKEN in the environment belongs to another program.
     let settings =
         std::env::vars().filter(|(key, _)| ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| key.starts_with(prefix)));
     let (store, place) =

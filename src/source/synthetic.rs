@@ -2,7 +2,7 @@
 //!
 //! A random hidden Markov model or a random mixture of independent variables. Row `i` is a pure function of the spec
 //! and `i`, so rows can be had in any order and a run can be resumed anywhere. [`Synthetic::log_likelihood`] is the
-//! source's own, which nobody beats on average: a run can print how far it is from it. With `drift` the source moves:
+//! source's own, which no model beats on average: a run can print how far it is from it. With `drift` the source moves:
 //! row `i` comes from a second source of the same family with probability `min(1, i / drift)`.
 //!
 //! The data side knows no circuits, so this samples and evaluates by itself.

@@ -12,7 +12,7 @@ use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
 
-/// How often rows are assigned. Few change after some rounds, and learning goes on from there.
+/// How often rows are assigned. Few change after some rounds, and learning continues from there.
 const ROUNDS: usize = 8;
 
 /// What a cluster of one row, its seed, believes of that row's values.
@@ -36,8 +36,8 @@ impl Clusters {
     pub fn of_rows(rows: &Batch, cats: u32, num_clusters: usize, seed: u64) -> Result<Self> {
         if rows.num_rows() < num_clusters {
             return Err(Error::option(format!(
-                "components = {num_clusters}: more than the {} rows that they start from; read more (structure_rows) or \
-                 have fewer",
+                "components = {num_clusters}: more than the {} rows that they start from; read more (structure_rows) \
+                 or have fewer",
                 rows.num_rows()
             )));
         }
@@ -91,7 +91,7 @@ impl Clusters {
         Ok(())
     }
 
-    /// Everybody's distribution for every cluster.
+    /// The overall distribution, for every cluster.
     fn spread(&self, overall: &[f64]) -> Vec<f64> {
         overall.iter().flat_map(|&p| std::iter::repeat_n(p, self.sizes.len())).collect()
     }
@@ -123,7 +123,7 @@ impl Clusters {
         values.par_chunks_exact(num_vars).map(best).collect()
     }
 
-    /// p = (count + overall) / (rows + 1); a cluster that lost all rows is where everybody is.
+    /// p = (count + overall) / (rows + 1); a cluster that lost all rows gets the overall distribution.
     fn fit(&mut self, values: &[Option<u32>], num_vars: usize, assigned: &[usize], overall: &[f64]) {
         self.sizes.fill(0);
         self.tables = self.spread(overall);

@@ -21,7 +21,7 @@ use crate::rng::Rng;
 /// A unit starts as wide as its column times this, times units^(−1/5): many units need not reach far.
 const SHARE_OF_SPREAD: f64 = 0.75;
 
-/// Units start this share of their width beside the value of their row: two units of one row are not alike for ever.
+/// Units start this share of their width beside the value of their row: two units of one row do not stay alike.
 const JITTER: f64 = 0.05;
 
 /// Distances count a variable up to this many widths: an outlier is one row, not all of the distance.
@@ -150,7 +150,7 @@ pub fn start_densities(circuit: &Circuit, rows: &Batch, seed: u64, params: &mut 
     Ok(())
 }
 
-/// Whether any input is a density.
+/// Returns true if any input is a density.
 pub fn has_densities(circuit: &Circuit) -> bool {
     circuit.params().iter().any(|param| matches!(&param.kind, ParamKind::Input(input) if !input.is_table()))
 }

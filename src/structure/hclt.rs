@@ -39,7 +39,7 @@ impl Default for HcltOptions {
 /// with the root's among those of the first component. The root's sum is one row over the latents of all components,
 /// component by component; a tree of one variable is a mixture of its inputs.
 ///
-/// A component has nodes of its own, not a part of everybody's: log-likelihoods of whole trees differ by hundreds of
+/// A component has nodes of its own, not a part of shared ones: log-likelihoods of whole trees differ by hundreds of
 /// nats, and units of one node share a scale.
 pub fn hclt(
     tree: &Tree,
@@ -111,8 +111,8 @@ pub(super) enum Root {
     Latents,
 }
 
-/// Whether a variable has a sum of its own in a component: not the leaves of the tree, except a lone variable that must
-/// become a single unit, and of all roots that become one unit together only the first.
+/// Returns true if a variable has a sum of its own in a component. False for the leaves of the tree, except a lone
+/// variable that must become a single unit, and of all roots that become one unit together only the first.
 fn has_own_sum(tree: &Tree, component: usize, var: usize, root: Root) -> bool {
     match root {
         Root::Single if var == tree.root() => component == 0,

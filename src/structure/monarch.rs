@@ -128,7 +128,8 @@ mod tests {
             });
             let dense_params = dense_params.unwrap();
             for world in worlds(length, 2) {
-                let (ours, wanted) = (probability(&circuit, &params, &world), probability(&dense, &dense_params, &world));
+                let ours = probability(&circuit, &params, &world);
+                let wanted = probability(&dense, &dense_params, &world);
                 // The dense transition was rounded to f32.
                 prop_assert!((ours - wanted).abs() < 1e-6, "{} is not {}", ours, wanted);
             }

@@ -46,7 +46,7 @@ pub fn start_from_clusters(
     let all: Vec<usize> = (0..rows.num_rows()).collect();
     let of_clusters: Vec<Vec<usize>> = (0..clusters.sizes().len())
         .map(|cluster| match clusters.rows_of(cluster) {
-            none if none.is_empty() => all.clone(), // it lost its rows to others, and begins where everybody is
+            none if none.is_empty() => all.clone(), // it lost its rows to others, and begins at the mean of all rows
             own => own,
         })
         .collect();

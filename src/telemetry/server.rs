@@ -1,8 +1,7 @@
 //! The metrics of a run over HTTP, for Prometheus and for `curl`.
 //!
-//! Whoever connects must not cost the run anything: a few connections at a time, each for a few seconds, whatever its
-//! other end does or does not send. A connection takes a file descriptor, and without one no checkpoint could be
-//! written.
+//! A connection must not cost the run anything: a few connections at a time, each for a few seconds, whatever its other
+//! end does or does not send. A connection takes a file descriptor, and without one no checkpoint could be written.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -24,7 +23,7 @@ use tokio::time::{Sleep, sleep};
 
 use crate::error::{Error, Result};
 
-/// How often recorded histograms are folded while nobody asks: they would pile up.
+/// How often recorded histograms are folded between requests: they would pile up.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Connections at a time, where files may be open by the thousand; further ones are closed at once. Far more than watch
@@ -152,7 +151,7 @@ struct Visit {
 }
 
 impl Visit {
-    /// An error once the time is over; before that, whoever waits for the stream is woken when it is.
+    /// An error once the time is over; before that, the task that waits for the stream is woken when it is.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         match self.until.as_mut().poll(context) {
             Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
@@ -247,7 +246,7 @@ mod tests {
             let _ = stream.write_all(b"GET / HTTP/1.1\r\nhost:").await;
             idle.push(stream);
         }
-        // All of them end: two at once, three when their time is over. Without a bound this would wait for ever.
+        // All of them end: two at once, three when their time is over. Without a bound this would wait without end.
         for stream in &mut idle {
             let ended = tokio::time::timeout(Duration::from_secs(20), stream.read(&mut [0; 64])).await;
             assert!(matches!(ended.unwrap(), Ok(0) | Err(_)), "closed without an answer");

@@ -52,7 +52,7 @@ impl Browser {
         let mut child = Command::new(&self.program)
             .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"])
             .args(["--no-first-run", "--force-device-scale-factor=1"])
-            .arg("--proxy-server=127.0.0.1:9") // nobody listens there: whatever is fetched is not found
+            .arg("--proxy-server=127.0.0.1:9") // nothing listens there: whatever is fetched is not found
             .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
             .arg(format!("--window-size={width},{height}"))
             .args(what)

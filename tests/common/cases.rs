@@ -40,7 +40,7 @@ impl Case {
         self.batch(rows, seed).with_missing(|row, var| row + 1 == rows || mask[row * vars + var])
     }
 
-    /// Whether every parameter is a weight or a probability.
+    /// Returns true if every parameter is a weight or a probability.
     pub fn is_discrete(&self) -> bool {
         self.circuit.params().iter().all(|block| match &block.kind {
             ParamKind::Sum { .. } => true,

@@ -22,7 +22,7 @@ struct Chain {
     length: usize,
     units: usize,
     emissions: ParamId,
-    /// Whether all tables are one.
+    /// True if all tables are one.
     one_table: bool,
     /// Blocks made so far, for ties: (rows, columns, block).
     weights: Vec<(usize, usize, ParamId)>,

@@ -90,7 +90,7 @@ pub fn detach(command: &mut Command) -> &mut Command {
     command.env_remove("LD_LIBRARY_PATH")
 }
 
-/// Whether the machine has a CUDA driver of its own.
+/// Returns true if the machine has a CUDA driver of its own.
 pub fn has_real_driver() -> bool {
     Path::new("/proc/driver/nvidia/version").exists()
 }

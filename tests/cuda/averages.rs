@@ -90,7 +90,7 @@ fn averages_are_those_of_the_cpu() {
     });
 }
 
-/// Between the steps of a replayed graph; one batch is larger, and the working memory is made anew for it.
+/// Between the steps of a replayed graph; one batch is larger, and the working memory is made again for it.
 #[test]
 fn questions_about_averages_change_nothing() {
     within_each(&STREAM_MODES, "averages::questions_about_averages_change_nothing", &[], || {

@@ -38,7 +38,8 @@ descriptors! {
     SliceDesc (24) { source: Buffer, start: i32, units: i32 }
     GroupDesc (96) {
         value: Buffer, flow: Buffer, panel: Buffer, theta_at: i64, extremes_at: i64,
-        theta_ld: i32, start: i32, units: i32, panel_start: i32, cols: i32, first_target: i32, num_targets: i32, pad: i32,
+        theta_ld: i32, start: i32, units: i32, panel_start: i32, cols: i32, first_target: i32,
+        num_targets: i32, pad: i32,
     }
     TargetDesc (32) { target: Buffer, start: i32, col: i32, units: i32, add: i32 }
     SumDesc (32) { value: Buffer, first_group: i32, num_groups: i32, units: i32, one_panel: i32 }
@@ -99,7 +100,7 @@ impl Device {
         self.stream.clone_htod(data).expect("an upload")
     }
 
-    /// Memory that nobody has written: whoever reads it before a kernel has is found out.
+    /// Memory that was never written: a read before a kernel writes it is found out.
     pub fn fresh<T: DeviceRepr>(&self, len: usize) -> CudaSlice<T> {
         // SAFETY: plain numbers; the host never reads them.
         unsafe { self.stream.alloc(len) }.expect("memory")
@@ -156,8 +157,8 @@ pub fn grid(of: impl Grid) -> (u32, u32, u32) {
     of.three()
 }
 
-/// A slab on its way to the device: buffers one after the other, all NaN until set, so that whoever reads too much
-/// shows.
+/// A slab on its way to the device: buffers one after the other, all NaN until set, so that a kernel that reads too
+/// much shows.
 pub struct Slab {
     pub capacity: usize,
     pub values: Vec<f32>,

@@ -291,7 +291,8 @@ fn tables(typical: bool) {
             (d.up(tables), d.up(&starts), d.up(&items), d.up(&missing));
         for round in pieces.iter().filter(|round| !round.is_empty()) {
             let pieces_dev = d.up(round);
-            launch!(d, "rows_sum", (round.len(), tiles(widest(&it), 128)), 128, 0; pass, d.at(&pieces_dev), d.at(&items_dev));
+            launch!(d, "rows_sum", (round.len(), tiles(widest(&it), 128)), 128, 0;
+                pass, d.at(&pieces_dev), d.at(&items_dev));
         }
         let single = d.up(&before);
         let double = d.up(&before.iter().map(|&f| if f.is_nan() { 0.5 } else { f64::from(f) }).collect::<Vec<f64>>());
@@ -372,7 +373,8 @@ fn update_tables(d: &Device, it: &Inputs, pass: &Pass, flows: &[f32], flow_masse
         };
         launch!(d, &name("table_sums"), grid, 128, 0; pass, d.at(&tables_dev), flows_at, d.at(&sums));
         launch!(d, "table_masses", columns, 128, 0; d.at(&tables_dev), d.at(&sums), 3.0f64, d.at(&rows));
-        launch!(d, "table_coefficients", columns, 128, 0; d.at(&tables_dev), d.at(&sums), d.at(&coefs), num_rows as i64, update);
+        launch!(d, "table_coefficients", columns, 128, 0;
+            d.at(&tables_dev), d.at(&sums), d.at(&coefs), num_rows as i64, update);
         launch!(d, &name("table_move"), grid, 128, 0; pass, d.at(&tables_dev), flows_at, d.at(&coefs), num_rows as i64);
         let (got, masses, rows) = (d.down(&theta), d.down(&masses), d.down(&rows));
         for p in tables {
@@ -449,8 +451,10 @@ fn densities(typical: bool) {
     let single = d.up(&before);
     let double = d.up(&before.iter().map(|&f| f64::from(f)).collect::<Vec<f64>>());
     let columns = (tiles(widest(&it), 64), 4);
-    launch!(d, "density_apply_f32", columns, 64, 0; pass, d.at(&densities_dev), d.at(&partials), d.at(&single), 0.9f32, per_split as i32);
-    launch!(d, "density_apply_f64", columns, 64, 0; pass, d.at(&densities_dev), d.at(&partials), d.at(&double), 0.9f32, per_split as i32);
+    launch!(d, "density_apply_f32", columns, 64, 0;
+        pass, d.at(&densities_dev), d.at(&partials), d.at(&single), 0.9f32, per_split as i32);
+    launch!(d, "density_apply_f64", columns, 64, 0;
+        pass, d.at(&densities_dev), d.at(&partials), d.at(&double), 0.9f32, per_split as i32);
     let (single_host, double_host) = (d.down(&single), d.down(&double));
     let expected = |p: &ParamDesc, u: usize| {
         let (a, b) = (
@@ -567,7 +571,8 @@ fn top_down(typical: bool) {
         capacity: it.capacity as i32,
         ..Pass::default()
     };
-    launch!(d, "top_down_rows", (tiles(widest(&it), 128), it.params.len()), 128, 0; pass, d.at(&params_dev), d.at(&uses_dev), d.at(&rows));
+    launch!(d, "top_down_rows", (tiles(widest(&it), 128), it.params.len()), 128, 0;
+        pass, d.at(&params_dev), d.at(&uses_dev), d.at(&rows));
     let got = d.down(&rows);
     for p in &it.params {
         for u in 0..p.units as usize {
@@ -626,7 +631,9 @@ fn gradient(typical: bool) {
         ((0..n).map(|_| rng.positive()).collect(), numbers(&mut rng), numbers(&mut rng));
     let v: Vec<f32> = (0..n).map(|_| rng.positive()).collect();
     let (theta_dev, g_dev, m_dev, v_dev) = (d.up(&theta), d.up(&g), d.up(&m), d.up(&v));
-    launch!(d, "adam", 2, 256, 0; d.at(&theta_dev), d.at(&g_dev), d.at(&m_dev), d.at(&v_dev), n as i64, 0.1f32, 0.9f32, 0.99f32, 2.0f32, 3.0f32, 1e-8f32);
+    launch!(d, "adam", 2, 256, 0;
+        d.at(&theta_dev), d.at(&g_dev), d.at(&m_dev), d.at(&v_dev), n as i64,
+        0.1f32, 0.9f32, 0.99f32, 2.0f32, 3.0f32, 1e-8f32);
     let (got, got_m, got_v) = (d.down(&theta_dev), d.down(&m_dev), d.down(&v_dev));
     for i in 0..n {
         let (b1, b2) = (f64::from(0.9f32), f64::from(0.99f32));

@@ -279,8 +279,10 @@ fn typical_rescued_rows_agree_with_plain_recursion() {
     let (single, double) = (d.up(&start), d.up(&start.iter().map(|&f| f64::from(f)).collect::<Vec<f64>>()));
     for (suffix, into) in [("f32", d.at(&single)), ("f64", d.at(&double))] {
         launch!(d, &format!("log_weight_flows_{suffix}"), (1, 4, 3), 128, 0; pass, d.at(&params), d.at(&uses), into);
-        launch!(d, &format!("log_table_flows_{suffix}"), (1, 2), 128, 0; pass, d.at(&params) + 3 * 96, d.at(&uses), into);
-        launch!(d, &format!("log_density_flows_{suffix}"), (1, 1), 128, 0; pass, d.at(&params) + 5 * 96, d.at(&uses), into);
+        launch!(d, &format!("log_table_flows_{suffix}"), (1, 2), 128, 0;
+            pass, d.at(&params) + 3 * 96, d.at(&uses), into);
+        launch!(d, &format!("log_density_flows_{suffix}"), (1, 1), 128, 0;
+            pass, d.at(&params) + 5 * 96, d.at(&uses), into);
     }
     let (single, double) = (d.down(&single), d.down(&double));
 

@@ -415,7 +415,8 @@ fn typical_root_tells_likelihoods_flows_and_what_is_degenerate() {
         capacity: capacity as i32,
         ..Pass::default()
     };
-    launch!(d, "root_finish", tiles(rows, 256), 256, 0; pass, value, flow, d.at(&weights_dev), 0.25f64, d.at(&log_likelihoods));
+    launch!(d, "root_finish", tiles(rows, 256), 256, 0;
+        pass, value, flow, d.at(&weights_dev), 0.25f64, d.at(&log_likelihoods));
     launch!(d, "batch_report", 1, 256, 0; pass, d.at(&weights_dev), d.at(&log_likelihoods), d.at(&report));
     let (got, flags, node_flows, report) =
         (d.down(&log_likelihoods), d.down(&degenerate), d.down(&node_flows), d.down(&report));

@@ -9,9 +9,9 @@ struct Case {
     /// Units, columns, first column of the panel in its buffer.
     groups: Vec<(usize, usize, usize)>,
     one_panel: bool,
-    /// Whether weight rows are padded, as recommended.
+    /// True if weight rows are padded, as recommended.
     padded: bool,
-    /// Whether it is what most launches are: for the counters.
+    /// True if it is what most launches are: for the counters.
     typical: bool,
 }
 
@@ -320,7 +320,8 @@ fn run(device: &Device, math: &str, case: &Case, seed: u64) {
     let splits = chunks.div_ceil(per_split);
     assert!(splits <= 8);
     let partials = d.fresh::<f32>(partial_at);
-    launch!(d, &format!("sum_flows_{math}"), (tiles(max_units, tall) * tiles(max_cols, 64), splits, groups.len()), 128, 0;
+    launch!(d, &format!("sum_flows_{math}"),
+        (tiles(max_units, tall) * tiles(max_cols, 64), splits, groups.len()), 128, 0;
         pass, d.at(&params_dev), d.at(&uses_dev), d.at(&partials), per_split as i32);
     let start_flows: Vec<f32> = theta.iter().map(|t| if t.is_nan() { f32::NAN } else { rng.positive() }).collect();
     let single = d.up(&start_flows);
@@ -395,7 +396,8 @@ fn weights(
             match kind {
                 "step" => {
                     let buffer = d.up(before);
-                    launch!(d, "weights_step", grid, 256, 0; pass, d.at(&params_dev), d.at(partials), d.at(&buffer), per_split as i32, update);
+                    launch!(d, "weights_step", grid, 256, 0;
+                        pass, d.at(&params_dev), d.at(partials), d.at(&buffer), per_split as i32, update);
                     let got = d.down(&buffer);
                     assert!(
                         got.iter().zip(flows).all(|(a, b)| a.to_bits() == b.to_bits()),

@@ -1,4 +1,4 @@
-//! Averaged parameters: what they are the average of, whoever looks, whenever it stops, on any number of threads.
+//! Averaged parameters: what they are the average of, whatever is asked, whenever it stops, on any number of threads.
 
 use anemone::optim::AverageSpec;
 
@@ -16,7 +16,7 @@ fn the_average_of_a_lazy_table_is_that_of_the_parameters_it_had_at_every_update(
     let case = wordy(3, 5);
     let average = AverageSpec { every: 4, ..Default::default() };
     let (mut backend, mut optimizer) = start(&case.circuit, &case.params, &averaging(average));
-    // One that nobody looks at: its rows are brought up to date by batches and sweeps alone, 33 updates at the most.
+    // One that is never asked: its rows are brought up to date by batches and sweeps alone, 33 updates at the most.
     let (mut unseen, mut beside) = start(&case.circuit, &case.params, &averaging(average));
     let mut rng = Rng::new(8);
     let (mut want, mut last) = (vec![0.0; case.params.values().len()], 0);
@@ -57,7 +57,7 @@ fn an_average_has_the_same_bits_on_any_number_of_threads_and_over_stops() {
                 for (i, batch) in batches.iter().enumerate() {
                     optimizer.learn(&mut backend, batch).unwrap();
                     if stops && i % 17 == 5 {
-                        // What a checkpoint holds: θ̄ for everybody to read, and θ in the optimizer's state.
+                        // What a checkpoint holds: θ̄ for all readers, and θ in the optimizer's state.
                         let (model, state) = (backend.averaged_params().unwrap(), optimizer.save(&backend).unwrap());
                         (backend, optimizer) = start_with(&case.circuit, &model, &spec, &options);
                         optimizer.load(&mut backend, &state).unwrap();

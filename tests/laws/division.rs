@@ -1,4 +1,4 @@
-//! However the work is divided: stopping and going on, micro-batches, threads, batches of a million rows.
+//! However the work is divided: stopping and resuming, micro-batches, threads, batches of a million rows.
 
 use super::extremes::extreme_params;
 use super::*;

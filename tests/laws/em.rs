@@ -63,7 +63,7 @@ pub fn a_whole_step_of_anemone_is_em(case: &Case, seed: u64) {
         let spec = anemone(alpha, 0.0, Smoothing::NONE);
         let got = learned(&case.circuit, &case.params, &spec, &[&data]);
         if alpha < 1.0 && !has_flow_everywhere(case, &data) {
-            continue; // a row with next to no flow still retains itself for α < 1
+            continue; // a row with almost no flow still retains itself for α < 1
         }
         close_table(&case.name, &table(&got), &table(&em), Tolerance { absolute, relative: 2e-3 * absolute });
     }
@@ -74,7 +74,7 @@ fn anemone_with_a_whole_step_and_no_momentum_is_one_step_of_em() {
     cases::all().iter().for_each(|case| a_whole_step_of_anemone_is_em(case, 6));
 }
 
-/// Whether every row has at least 2 % of flow.
+/// Returns true if every row has at least 2 % of flow.
 pub fn has_flow_everywhere(case: &Case, data: &Batch) -> bool {
     let spec = Spec::new(&case.circuit, &case.params);
     spec.row_masses(&spec.mean_flows(data)).iter().flatten().all(|&mass| mass > 0.02)

@@ -421,7 +421,7 @@ fn by_block(circuit: &Circuit, rows: impl Fn(usize, usize) -> Vec<f32>) -> Param
 const IDENTITY: [[f32; 2]; 2] = [[1.0, 0.0], [0.0, 1.0]];
 
 /// A latent variable with many children: the first half of them speak for one state, the second half for the other, so
-/// that who leads on the way is hundreds of bits ahead of who wins.
+/// that the leader on the way is hundreds of bits ahead of the winner.
 #[test]
 fn a_star_of_hundreds_of_children_needs_no_rescue() {
     for (children, sure) in [(60, 0.999f32), (200, 0.999), (400, 0.99)] {

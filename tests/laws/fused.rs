@@ -1,4 +1,5 @@
-//! A fused EM step is what its verbs say one after the other, and a table that is updated lazily is a table.
+//! A fused EM step is what its verbs say one after the other, and a table that is updated lazily gives what an eager
+//! one gives.
 
 use anemone::backend::{EmStep, RetainSources};
 
@@ -154,7 +155,7 @@ fn a_lazy_table_takes_missing_and_impossible_values_like_any_other() {
     let mut case = wordy(3, 4);
     let mut table = param_table(&case.circuit, &case.params);
     for row in &mut table[0] {
-        row[17] = 0.0; // a word that nobody says
+        row[17] = 0.0; // a word that never occurs
         let total: f64 = row.iter().sum();
         row.iter_mut().for_each(|p| *p /= total);
     }

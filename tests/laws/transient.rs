@@ -120,7 +120,7 @@ fn rows_of_a_vocabulary_with_many_states_are_brought_up_to_date_to_the_bit() {
             (0..40).map(|_| Batch::from_rows(&(0..9).map(&mut word).collect::<Vec<u16>>(), 3).unwrap()).collect();
         for momentum in [0.9, 0.0] {
             let rule = anemone(0.4, momentum, Smoothing::Relative(1e-4));
-            // Whoever asks for likelihoods in between brings all rows up to date.
+            // Asking for likelihoods in between brings all rows up to date.
             let run = |threads: usize, looks: &dyn Fn(usize) -> bool| {
                 let options = CpuOptions { threads: Some(threads), ..CpuOptions::default() };
                 let (mut backend, mut optimizer) = start_with(&case.circuit, &case.params, &rule, &options);

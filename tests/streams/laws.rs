@@ -1,4 +1,4 @@
-//! Every row once an epoch; the same batches for any number of workers, and from any cursor.
+//! Every row once per epoch; the same batches for any number of workers, and from any cursor.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn options(workers: usize, epochs: u64) -> StreamOptions {
     StreamOptions { workers: Some(workers), bad, epochs: Some(epochs), ..StreamOptions::default() }
 }
 
-/// Whether the made decoder takes row `row` of a source whose rows have numbers.
+/// Returns true if the made decoder takes row `row` of a source whose rows have numbers.
 fn is_good(row: &u32) -> bool {
     row % 5 != 3
 }
@@ -70,7 +70,8 @@ proptest! {
     #[test]
     fn rows_by_number_are_visited_once_per_epoch(num_rows in 1u64..3000, rows in 1usize..40, shuffle: bool) {
         let batch = BatchSpec { rows, shuffle, ..BatchSpec::default() };
-        let seen = all(&MadeRows::source(Some(num_rows)), &MadeDecoder::shared(Kind::Pairs, false), &batch, &options(2, 2));
+        let (source, decoder) = (MadeRows::source(Some(num_rows)), MadeDecoder::shared(Kind::Pairs, false));
+        let seen = all(&source, &decoder, &batch, &options(2, 2));
         for mut epoch in epochs(&seen) {
             epoch.sort_unstable();
             prop_assert!(epoch.into_iter().eq((0..num_rows as u32).filter(is_good).map(|row| vec![row, row + 1])));
@@ -115,7 +116,8 @@ proptest! {
         let source = MadeBlocks::numbered(&sizes, 3);
         let whole = all(&source, &MadeDecoder::shared(kind, false), &batch, &options);
         for stop in 0..whole.len() {
-            let (rest, error) = run(&source, &MadeDecoder::shared(kind, false), &batch, &options, whole[stop].cursor().clone());
+            let cursor = whole[stop].cursor().clone();
+            let (rest, error) = run(&source, &MadeDecoder::shared(kind, false), &batch, &options, cursor);
             prop_assert_eq!(error, None);
             prop_assert_eq!(&rest[..], &whole[stop + 1..], "from item {}", stop);
         }

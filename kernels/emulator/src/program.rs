@@ -437,7 +437,16 @@ pub enum Op {
     /// Two bf16 or f16 values at a time, or one, in the lower half.
     Packed { f: Packed, bf16: bool, pair: bool, d: Slot, a: Slot, b: Slot, c: Slot },
     /// `d = a cmp b`, combined with `with`; `q` gets the combination with the opposite comparison.
-    Setp { ty: Type, cmp: Compare, ftz: bool, d: Slot, q: Option<Slot>, a: Slot, b: Slot, with: Option<(Logic, Guard)> },
+    Setp {
+        ty: Type,
+        cmp: Compare,
+        ftz: bool,
+        d: Slot,
+        q: Option<Slot>,
+        a: Slot,
+        b: Slot,
+        with: Option<(Logic, Guard)>,
+    },
     Select32 { d: Slot, a: Slot, b: Slot, p: Slot },
     Select64 { d: Slot, a: Slot, b: Slot, p: Slot },
     SelectPred { d: Slot, a: Guard, b: Guard, p: Slot },

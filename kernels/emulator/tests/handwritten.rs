@@ -49,7 +49,8 @@ fn local_memory_has_bounds_and_wants_to_be_written() {
 #[test]
 fn matrix_instructions_want_all_lanes() {
     let body = "setp.lt.s32 %p1, %t, %n;\nmov.f32 %f0, 0f00000000;\nmov.u32 %r0, 0;\n\
-        @%p1 mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f1,%f2,%f3,%f4}, {%r0,%r0,%r0,%r0}, {%r0,%r0}, {%f0,%f0,%f0,%f0};";
+        @%p1 mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f1,%f2,%f3,%f4}, {%r0,%r0,%r0,%r0}, {%r0,%r0}, \
+        {%f0,%f0,%f0,%f0};";
     assert!(run(body, 32).1.is_ok());
     finds(body, 31, Code::LaunchFailed, "thread (31, 0, 0): this instruction wants all 32 lanes");
 }
@@ -72,8 +73,10 @@ fn barriers_are_sixteen_and_count_in_warps() {
 #[test]
 fn copies_are_checked_when_they_start() {
     // Thread t copies four words from x + 4·t to tile + 16·t; the source has n bytes, the rest is zeros.
-    let body = "mov.u32 %r1, tile;\nshl.b32 %r2, %t, 4;\nadd.u32 %r1, %r1, %r2;\nand.b32 %r2, %t, 7;\nmul.wide.u32 %rd1, %r2, 16;\n\
-        add.u64 %rd1, %x, %rd1;\ncp.async.ca.shared.global [%r1], [%rd1], 16, %n;\ncp.async.wait_all;\nld.shared.u32 %r0, [%r1+4];";
+    let body = "mov.u32 %r1, tile;\nshl.b32 %r2, %t, 4;\nadd.u32 %r1, %r1, %r2;\nand.b32 %r2, %t, 7;\n\
+        mul.wide.u32 %rd1, %r2, 16;\n\
+        add.u64 %rd1, %x, %rd1;\ncp.async.ca.shared.global [%r1], [%rd1], 16, %n;\ncp.async.wait_all;\n\
+        ld.shared.u32 %r0, [%r1+4];";
     assert_eq!(run(body, 16).1.unwrap()[3], 113);
     assert_eq!(run(body, 4).1.unwrap()[3], 0, "not read, hence zero");
     finds(body, 20, Code::LaunchFailed, "reads more than it writes");
@@ -139,8 +142,10 @@ fn comparisons_know_nan() {
 
 #[test]
 fn predicates_combine_and_pair() {
-    let body = "setp.lt.u32 %p0, %t, 8;\nsetp.ge.and.u32 %p1|%p2, %t, 4, %p0;\nselp.u32 %r1, 1, 0, %p1;\nselp.u32 %r2, 2, 0, %p2;\n\
-        or.b32 %r0, %r1, %r2;\nsetp.eq.or.u32 %p3, %t, 20, !%p0;\n@%p3 add.u32 %r0, %r0, 100;\nxor.pred %p3, %p3, %p0;\n@!%p3 trap;";
+    let body = "setp.lt.u32 %p0, %t, 8;\nsetp.ge.and.u32 %p1|%p2, %t, 4, %p0;\nselp.u32 %r1, 1, 0, %p1;\n\
+        selp.u32 %r2, 2, 0, %p2;\n\
+        or.b32 %r0, %r1, %r2;\nsetp.eq.or.u32 %p3, %t, 20, !%p0;\n@%p3 add.u32 %r0, %r0, 100;\n\
+        xor.pred %p3, %p3, %p0;\n@!%p3 trap;";
     let got = run(body, 0).1.unwrap();
     for (t, got) in got.into_iter().enumerate() {
         let (below, p1) = (t < 8, (4..8).contains(&t));
@@ -150,17 +155,22 @@ fn predicates_combine_and_pair() {
 
 #[test]
 fn inline_scopes_have_their_own_registers() {
-    let body = "mov.u32 %r0, 1;\n{\n.reg .b32 %r0, tmp;\nmov.u32 %r0, 50;\nadd.u32 tmp, %r0, %t;\nmov.u32 %r1, tmp;\n}\nadd.u32 %r0, %r0, %r1;";
+    let body = "mov.u32 %r0, 1;\n{\n.reg .b32 %r0, tmp;\nmov.u32 %r0, 50;\nadd.u32 tmp, %r0, %t;\nmov.u32 %r1, tmp;\n\
+        }\nadd.u32 %r0, %r0, %r1;";
     assert_eq!(run(body, 0).1.unwrap()[2], 53);
 }
 
 #[test]
 fn flushing_saturation_and_directed_rounding() {
     // The smallest subnormal times one, with and without ftz; 1 + 2^-30 rounded up and down; 3 saturated.
-    let body = "mov.f32 %f1, 0f00000001;\nmov.f32 %f2, 0f3F800000;\nmov.f32 %f3, 0f30800000;\nmov.f32 %f4, 0f40400000;\nmov.u32 %r0, 0;\n\
-        mul.rn.f32 %f5, %f1, %f2;\nmul.rn.ftz.f32 %f6, %f1, %f2;\nadd.rp.f32 %f7, %f2, %f3;\nadd.rz.f32 %f8, %f2, %f3;\nadd.sat.f32 %f9, %f4, %f4;\n\
-        setp.gt.f32 %p0, %f5, 0f00000000;\n@%p0 or.b32 %r0, %r0, 1;\nsetp.eq.f32 %p0, %f6, 0f00000000;\n@%p0 or.b32 %r0, %r0, 2;\n\
+    let body = "mov.f32 %f1, 0f00000001;\nmov.f32 %f2, 0f3F800000;\nmov.f32 %f3, 0f30800000;\n\
+        mov.f32 %f4, 0f40400000;\nmov.u32 %r0, 0;\n\
+        mul.rn.f32 %f5, %f1, %f2;\nmul.rn.ftz.f32 %f6, %f1, %f2;\nadd.rp.f32 %f7, %f2, %f3;\n\
+        add.rz.f32 %f8, %f2, %f3;\nadd.sat.f32 %f9, %f4, %f4;\n\
+        setp.gt.f32 %p0, %f5, 0f00000000;\n@%p0 or.b32 %r0, %r0, 1;\nsetp.eq.f32 %p0, %f6, 0f00000000;\n\
+        @%p0 or.b32 %r0, %r0, 2;\n\
         setp.gt.f32 %p0, %f7, %f2;\n@%p0 or.b32 %r0, %r0, 4;\nsetp.eq.f32 %p0, %f8, %f2;\n@%p0 or.b32 %r0, %r0, 8;\n\
-        setp.eq.f32 %p0, %f9, %f2;\n@%p0 or.b32 %r0, %r0, 16;\nsetp.eq.ftz.f32 %p0, %f1, 0f00000000;\n@%p0 or.b32 %r0, %r0, 32;";
+        setp.eq.f32 %p0, %f9, %f2;\n@%p0 or.b32 %r0, %r0, 16;\nsetp.eq.ftz.f32 %p0, %f1, 0f00000000;\n\
+        @%p0 or.b32 %r0, %r0, 32;";
     assert_eq!(run(body, 0).1.unwrap()[0], 63);
 }

@@ -30,12 +30,13 @@ const NAMES: &str = "cuInit cuDeviceGetCount cuDeviceGet cuDevicePrimaryCtxRetai
     cuMemcpyHtoD_v2 cuMemcpyDtoH_v2 cuMemcpyDtoD_v2 cuMemcpyPeerAsync cuDriverGetVersion cuEventElapsedTime \
     cuEventElapsedTime_v2 cuEventQuery cuStreamQuery cuStreamIsCapturing cuStreamCreateWithPriority cuFuncGetAttribute \
     cuFuncSetAttribute cuFuncSetCacheConfig cuModuleLoad cuModuleLoadDataEx cuModuleGetGlobal_v2 cuDeviceTotalMem_v2 \
-    cuDeviceGetUuid cuDeviceGetUuid_v2 cuDeviceCanAccessPeer cuCtxGetDevice cuCtxSetFlags cuCtxCreate_v4 cuCtxDestroy_v2 \
-    cuCtxGetStreamPriorityRange cuLaunchHostFunc cuLaunchCooperativeKernel cuOccupancyMaxActiveBlocksPerMultiprocessor \
-    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyAvailableDynamicSMemPerBlock cuProfilerStart \
-    cuProfilerStop ncclGetUniqueId ncclCommInitAll ncclCommInitRank ncclCommInitRankConfig ncclCommDestroy ncclCommAbort \
-    ncclCommFinalize ncclCommCount ncclCommCuDevice ncclCommUserRank ncclGroupStart ncclGroupEnd ncclAllReduce \
-    ncclBroadcast ncclReduce ncclAllGather ncclReduceScatter ncclGetErrorString ncclGetVersion ncclGetLastError";
+    cuDeviceGetUuid cuDeviceGetUuid_v2 cuDeviceCanAccessPeer cuCtxGetDevice cuCtxSetFlags cuCtxCreate_v4 \
+    cuCtxDestroy_v2 cuCtxGetStreamPriorityRange cuLaunchHostFunc cuLaunchCooperativeKernel \
+    cuOccupancyMaxActiveBlocksPerMultiprocessor cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags \
+    cuOccupancyAvailableDynamicSMemPerBlock cuProfilerStart cuProfilerStop ncclGetUniqueId ncclCommInitAll \
+    ncclCommInitRank ncclCommInitRankConfig ncclCommDestroy ncclCommAbort ncclCommFinalize ncclCommCount \
+    ncclCommCuDevice ncclCommUserRank ncclGroupStart ncclGroupEnd ncclAllReduce ncclBroadcast ncclReduce ncclAllGather \
+    ncclReduceScatter ncclGetErrorString ncclGetVersion ncclGetLastError";
 
 #[test]
 fn the_library_exports_every_name() {

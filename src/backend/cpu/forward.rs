@@ -97,7 +97,9 @@ pub(super) fn forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scra
 multiversion! {
     fn input_values(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, input: &InputStep) = input_forward;
     fn panel_values(chunk: &Chunk, state: &mut TileState, group: &PlanGroup) = gather_panel;
-    fn sum_scales(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep) = finish_sum;
+    fn sum_scales(
+        pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep,
+    ) = finish_sum;
 }
 
 /// Reads the log-likelihoods off the root once all steps are done.

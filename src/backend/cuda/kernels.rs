@@ -130,7 +130,9 @@ sources!(input product sum_forward report sum_backward sum_flows update average 
 macro_rules! kernels {
     (
         one { $($one:ident($($arg:ident: $type:ty),* $(,)?) $threads:literal;)* }
-        many { $($many:ident[$($name:ident)+] by $variant:ty: ($($m_arg:ident: $m_type:ty),* $(,)?) $m_threads:literal;)* }
+        many { $(
+            $many:ident[$($name:ident)+] by $variant:ty: ($($m_arg:ident: $m_type:ty),* $(,)?) $m_threads:literal;
+        )* }
     ) => {
         /// The functions of all modules, and the stream that they are launched on.
         pub(super) struct Kernels {
@@ -144,7 +146,8 @@ macro_rules! kernels {
             pub fn load(context: &Arc<CudaContext>, stream: &Arc<CudaStream>) -> Result<Self> {
                 let modules = SOURCES.iter().map(|source| {
                     let module = context.load_module(Ptx::from_src(source.ptx));
-                    module.map_err(|e| driver_error(&format!("the driver refuses the kernels in {}.ptx", source.name), e))
+                    let what = || format!("the driver refuses the kernels in {}.ptx", source.name);
+                    module.map_err(|e| driver_error(&what(), e))
                 });
                 let modules = modules.collect::<Result<Vec<_>>>()?;
                 let find = |name: &str| {
@@ -231,7 +234,8 @@ kernels! {
     one {
         input_forward(pass: Pass, inputs: Ptr<InputDesc>, params: Ptr<ParamDesc>) 256;
         product_forward(
-            pass: Pass, products: Ptr<ProductDesc>, factors: Ptr<FactorDesc>, params: Ptr<ParamDesc>, maps: Ptr<u32>, stage: i32,
+            pass: Pass, products: Ptr<ProductDesc>, factors: Ptr<FactorDesc>, params: Ptr<ParamDesc>, maps: Ptr<u32>,
+            stage: i32,
         ) 256;
         panel_gather(pass: Pass, panels: Ptr<PanelDesc>, slices: Ptr<SliceDesc>) 256;
         sum_finish(pass: Pass, sums: Ptr<SumDesc>, groups: Ptr<GroupDesc>, extremes: Ptr<u32>) 128;
@@ -249,7 +253,8 @@ kernels! {
         ) 64;
         top_down_rows(pass: Pass, params: Ptr<ParamDesc>, uses: Ptr<UseDesc>, rows: Ptr<f64>) 128;
         weights_step(
-            pass: Pass, weights: Ptr<ParamDesc>, partials: Ptr<f32>, flows: Ptr<f32>, chunks_per_split: i32, update: Update,
+            pass: Pass, weights: Ptr<ParamDesc>, partials: Ptr<f32>, flows: Ptr<f32>, chunks_per_split: i32,
+            update: Update,
         ) 256;
         table_coefficients(
             tables: Ptr<ParamDesc>, sums: Ptr<f64>, coefficients: Ptr<f64>, num_rows: i64, update: Update,
@@ -259,8 +264,8 @@ kernels! {
         average(averages: Ptr<f32>, theta: Ptr<f32>, n: i64, weight: f32) 256;
         density_average(densities: Ptr<ParamDesc>, averages: Ptr<f32>, theta: Ptr<f32>, weight: f64) 64;
         adam(
-            theta: Ptr<f32>, gradient: Ptr<f32>, first: Ptr<f32>, second: Ptr<f32>, n: i64, rate: f32, beta1: f32, beta2: f32,
-            correct1: f32, correct2: f32, epsilon: f32,
+            theta: Ptr<f32>, gradient: Ptr<f32>, first: Ptr<f32>, second: Ptr<f32>, n: i64, rate: f32,
+            beta1: f32, beta2: f32, correct1: f32, correct2: f32, epsilon: f32,
         ) 256;
         ascend(theta: Ptr<f32>, gradient: Ptr<f32>, n: i64, rate: f32) 256;
         log_input(pass: LogPass, inputs: Ptr<InputDesc>, params: Ptr<ParamDesc>) 128;
@@ -289,19 +294,22 @@ kernels! {
         sum_flows[
             sum_flows_tf32 sum_flows_bf16 sum_flows_bf16x3 sum_flows_f32
             sum_flows_tf32_tall sum_flows_bf16_tall sum_flows_bf16x3_tall
-        ] by Product: (pass: Pass, weights: Ptr<ParamDesc>, uses: Ptr<UseDesc>, partials: Ptr<f32>, chunks_per_split: i32) 128;
+        ] by Product:
+            (pass: Pass, weights: Ptr<ParamDesc>, uses: Ptr<UseDesc>, partials: Ptr<f32>, chunks_per_split: i32) 128;
         weights_flows[weights_flows_f32 weights_flows_f64] by FlowPrecision:
             (
-                pass: Pass, weights: Ptr<ParamDesc>, partials: Ptr<f32>, flows: Ptr<Count>, keep: f32, chunks_per_split: i32,
+                pass: Pass, weights: Ptr<ParamDesc>, partials: Ptr<f32>, flows: Ptr<Count>, keep: f32,
+                chunks_per_split: i32,
             ) 256;
         table_flows[table_flows_f32 table_flows_f64] by FlowPrecision:
             (
-                pass: Pass, tables: Ptr<ParamDesc>, starts: Ptr<u32>, items: Ptr<u32>, missing: Ptr<u32>, flows: Ptr<Count>,
-                keep: f32, sums: Ptr<f64>,
+                pass: Pass, tables: Ptr<ParamDesc>, starts: Ptr<u32>, items: Ptr<u32>, missing: Ptr<u32>,
+                flows: Ptr<Count>, keep: f32, sums: Ptr<f64>,
             ) 128;
         density_apply[density_apply_f32 density_apply_f64] by FlowPrecision:
             (
-                pass: Pass, densities: Ptr<ParamDesc>, partials: Ptr<f64>, flows: Ptr<Count>, keep: f32, rows_per_split: i32,
+                pass: Pass, densities: Ptr<ParamDesc>, partials: Ptr<f64>, flows: Ptr<Count>, keep: f32,
+                rows_per_split: i32,
             ) 64;
         weights_update[weights_update_f32 weights_update_f64] by FlowPrecision:
             (pass: Pass, weights: Ptr<ParamDesc>, flows: Ptr<Count>, update: Update) 256;

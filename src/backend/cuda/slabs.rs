@@ -162,8 +162,8 @@ impl WorkspaceSizes {
         if fits < 2.min(wanted) {
             let least = Self::new(program, 2).bytes();
             return Err(Error::device(format!(
-                "out of memory: the smallest micro-batch, of one row, needs {} besides the parameters and {} are available; \
-                 a smaller circuit or a larger budget would fit",
+                "out of memory: the smallest micro-batch, of one row, needs {} besides the parameters and {} are \
+                 available; a smaller circuit or a larger budget would fit",
                 in_words(least),
                 in_words(available)
             )));

@@ -39,7 +39,7 @@ pub trait Distribution: Debug + Send + Sync {
     /// `Some(n)` if values are categories `0..n`, `None` if they are real numbers.
     fn num_cats(&self) -> Option<u32>;
 
-    /// Whether the parameters *are* the probabilities of the categories and the statistics their flows.
+    /// Returns true if the parameters *are* the probabilities of the categories and the statistics their flows.
     fn is_table(&self) -> bool {
         false
     }

@@ -1,12 +1,12 @@
 //! Regret: how far a contender is from the best of every section, over all sections.
 //!
-//! A contender that is tuned for each section wins some of them. Who has to choose one without trying asks for the one
-//! that is nowhere far from the best: the lowest mean gap. Gaps are shares of the best log-likelihood of the section,
-//! so that sections with many variables do not outweigh the others.
+//! A contender that is tuned for each section wins some of them. A user who must choose one without trying wants the
+//! one that is nowhere far from the best: the lowest mean gap. Gaps are shares of the best log-likelihood of the
+//! section, so that sections with many variables do not outweigh the others.
 //!
 //! The best of a section has gap 0, no gap is negative, and neither the order of sections nor that of contenders
-//! matters, to the last bit. Only whoever has a number in every run of a section has a gap there, or is its best: a run
-//! that failed never helps. Sections that are not over have no gaps yet.
+//! matters, to the last bit. Only a contender with a number in every run of a section has a gap there, or is its best:
+//! a run that failed never helps. Sections that are not over have no gaps yet.
 
 use std::cmp::Ordering;
 
@@ -29,7 +29,7 @@ pub struct Regret<'a> {
     pub measure: Measure,
     /// The sections that are over, in the order of the findings.
     pub sections: Vec<&'a Section>,
-    /// One for each name: the lowest regret first, then whoever has none, by name.
+    /// One for each name: the lowest regret first, then those that have none, by name.
     pub rows: Vec<RegretRow<'a>>,
 }
 
@@ -67,7 +67,7 @@ impl Gap {
     }
 }
 
-/// The regret on held-out rows, and on test rows if everybody who has the one has the other. Nothing unless two
+/// The regret on held-out rows, and on test rows if every contender that has the one has the other. Nothing unless two
 /// sections that are over share two contenders.
 pub fn regrets(findings: &Findings) -> Vec<Regret<'_>> {
     let sections: Vec<&Section> = findings.sections.iter().filter(|section| is_over(section)).collect();
@@ -298,7 +298,8 @@ mod tests {
                         prop_assert!(row.regret.is_none() || row.gaps[at].percent().is_some());
                     }
                 }
-                prop_assert!(regret.rows.iter().filter_map(|row| row.regret).all(|mean| mean.is_finite() && mean >= 0.0));
+                let mut means = regret.rows.iter().filter_map(|row| row.regret);
+                prop_assert!(means.all(|mean| mean.is_finite() && mean >= 0.0));
                 let known = regret.rows.iter().map_while(|row| row.regret).collect::<Vec<_>>();
                 prop_assert!(known.is_sorted() && regret.rows[known.len()..].iter().all(|row| row.regret.is_none()));
             }
@@ -318,7 +319,8 @@ mod tests {
                     lines.extend(regret.rows.iter().map(|row| format!("{} {:?}", row.name, row.regret)));
                     let column = |at: usize| regret.rows.iter().map(move |row| row.gaps[at]).collect::<Vec<_>>();
                     let columns = regret.sections.iter().enumerate();
-                    let mut columns: Vec<String> = columns.map(|(at, s)| format!("{} {:?}", s.name, column(at))).collect();
+                    let columns = columns.map(|(at, s)| format!("{} {:?}", s.name, column(at)));
+                    let mut columns: Vec<String> = columns.collect();
                     columns.sort();
                     lines.extend(columns);
                 }

@@ -24,7 +24,7 @@ proptest! {
         let points = points(&values);
         let found = first_reaching(&points, threshold).map(|p| p.epoch as usize);
         let is_reached = |v: &Option<f64>| v.is_some_and(|v| v.is_finite() && v >= threshold);
-        let expected = values.iter().skip(1).position(is_reached).map(|at| at + 1); // nobody learned the start
+        let expected = values.iter().skip(1).position(is_reached).map(|at| at + 1); // the start was not learned
         prop_assert_eq!(found, expected);
     }
 
@@ -154,7 +154,9 @@ fn who_does_not_get_there_is_said_not_to() {
         told[0],
         "anemone reaches full’s best held-out log-likelihood in 1 of 2 seeds only, there after 1 epoch."
     );
-    assert!(told[1].ends_with("full has the highest held-out log-likelihood, −5.0000: 0.5000 nats above anemone, the next (in 1 of 2 seeds)."), "{}", told[1]);
+    let expected = "full has the highest held-out log-likelihood, −5.0000: 0.5000 nats above anemone, the next (in 1 \
+                    of 2 seeds).";
+    assert!(told[1].ends_with(expected), "{}", told[1]);
 }
 
 #[test]
@@ -163,8 +165,8 @@ fn an_ablation_is_told_with_its_sign() {
     let mut without = contender("plain", "anemone", &[&[-9.0, -3.0]]);
     without.ablates = Some("anemone".into());
     let told = verdict(&section(vec![whole, without]));
-    let expected = "The best of anemone is 1.0000 nats below that of plain (one seed): −4.0000 against −3.0000; at the end \
-                    anemone is 1.0000 below.";
+    let expected = "The best of anemone is 1.0000 nats below that of plain (one seed): −4.0000 against −3.0000; at the \
+                    end anemone is 1.0000 below.";
     assert_eq!(told.last().unwrap(), expected);
 
     let whole = contender("anemone", "anemone", &[&[-9.0, -3.0, -4.0]]);
@@ -185,10 +187,11 @@ fn who_has_fewer_seeds_is_held_against_others_on_those_alone() {
     // One hard seed: lower than anemone's mean, and yet ahead of it.
     let mut adam = contender("Adam", "adam", &[&[-9.0, -10.0]]);
     (adam.seeds, em.seeds) = (vec![1], vec![1, 2, 3]);
-    let expected = "At the end anemone has the highest held-out log-likelihood, −7.000: 1.000 nats above em, the next with as many seeds (in \
-                    each of 3 seeds); on the 1 seed that both have Adam is 1.000 above it.";
+    let expected = "At the end anemone has the highest held-out log-likelihood, −7.000: 1.000 nats above em, the next \
+                    with as many seeds (in each of 3 seeds); on the 1 seed that both have Adam is 1.000 above it.";
     assert_eq!(told(&[&ours, &em, &adam]), expected);
-    let expected = "At the end Adam has the highest held-out log-likelihood, −10.000: 1.000 nats above anemone, the next (one seed).";
+    let expected = "At the end Adam has the highest held-out log-likelihood, −10.000: 1.000 nats above anemone, the \
+                    next (one seed).";
     assert_eq!(told(&[&ours, &adam]), expected);
     adam.runs[0].points[1].valid = Some(-11.0);
     assert_eq!(told(&[&ours, &adam]), "At the end anemone and Adam are equally far, at −11.000.");

@@ -6,7 +6,7 @@ use super::{
 use crate::compare::findings::{Contender, Point, Section};
 use crate::compare::numbers::{decimals, fixed, short};
 
-/// Whether anemone reaches full-batch EM and how soon, who is ahead at the end, what ablations add.
+/// Says if anemone reaches full-batch EM and how soon, which contender is ahead at the end, and what ablations add.
 pub fn verdict(section: &Section) -> Vec<String> {
     let decimals = decimals(section);
     let mut sentences = Vec::new();
@@ -23,7 +23,8 @@ pub fn verdict(section: &Section) -> Vec<String> {
     sentences
 }
 
-/// Whose options were searched and whose were not: who was tuned has an advantage that the optimizer does not explain.
+/// Whose options were searched and whose were not: a tuned contender has an advantage that the optimizer does not
+/// explain.
 fn tuning(section: &Section) -> Option<String> {
     let (tuned, others): (Vec<&Contender>, Vec<&Contender>) =
         section.contenders.iter().partition(|contender| !contender.trials.is_empty());
@@ -150,7 +151,7 @@ fn times(ours: f64, theirs: f64) -> String {
     }
 }
 
-/// Who is ahead at the end, and by how much.
+/// Which contender is ahead at the end, and by how much.
 fn ahead(section: &Section, decimals: usize) -> Option<String> {
     let Ranking { seeds, order } = Ranking::of(section)?;
     let [(first, highest), (next, lower), ..] = order.as_slice() else { return None };

@@ -1,4 +1,4 @@
-//! The same figures for other programs: RFC 4180, numbers that come back to the same bits, nothing where there is no
+//! The same figures for other programs: RFC 4180, numbers that come back bit-identical, nothing where there is no
 //! number.
 
 use crate::compare::analysis::{Measure, Spread, Standing, regrets};

@@ -1,4 +1,4 @@
-//! What a chart that stands alone needs besides: whose line is whose, and what has to be said about it.
+//! What a chart that stands alone needs besides: which line is whose, and what has to be said about it.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};

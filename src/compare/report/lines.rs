@@ -11,11 +11,11 @@ pub struct Line {
     pub place: usize,
     /// Its name.
     pub name: String,
-    /// Whether it leaves something out of another one.
+    /// True if it leaves something out of another one.
     pub is_ablation: bool,
     /// The mean over runs.
     pub points: Vec<CurvePoint>,
-    /// Whether it is a mean of several.
+    /// True if it is a mean of several.
     pub is_mean: bool,
     /// Runs that failed, drawn one by one.
     pub failed: Vec<Vec<Point>>,

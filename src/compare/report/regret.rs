@@ -1,4 +1,4 @@
-//! The tables after all sections: whom to take where nothing is tried first.
+//! The tables after all sections: which contender to take where nothing is tried first.
 
 use super::table::{Cell, Table};
 use crate::compare::analysis::{Gap, Measure, Regret, RegretRow, regrets};
@@ -18,7 +18,7 @@ pub fn tables(findings: &Findings) -> Vec<Table> {
     tables
 }
 
-/// The same for a terminal, which has no bold: there the order of rows tells who is lowest.
+/// The same for a terminal, which has no bold: there the order of rows tells which is lowest.
 pub fn plain(findings: &Findings) -> String {
     unmarked_tables(findings).iter().map(Table::plain).collect::<Vec<_>>().join("\n\n")
 }
@@ -51,8 +51,8 @@ fn table(findings: &Findings, regret: &Regret<'_>) -> Table {
         Measure::Test => ("Regret on test rows", "test"),
     };
     let gaps = format!(
-        "Gap to the best of each section, in percent of the best: between the means over seeds of the {what} log-likelihoods. Regret \
-         is the mean of the gaps over all sections."
+        "Gap to the best of each section, in percent of the best: between the means over seeds of the {what} \
+         log-likelihoods. Regret is the mean of the gaps over all sections."
     );
     let sentences = [gaps, without_regret(regret), not_over(findings, regret)];
     Table {
@@ -71,7 +71,7 @@ fn fewer_seeds(section: &Section, name: &str) -> String {
     own.filter(|own| *own < most).map_or(String::new(), |own| format!("({own} of {most} seeds)"))
 }
 
-/// Who has no regret, and why.
+/// Which contenders have no regret, and why.
 fn without_regret(regret: &Regret<'_>) -> String {
     let why = |row: &RegretRow<'_>| {
         let places = |gap: Gap| {

@@ -6,7 +6,7 @@ use crate::compare::findings::{Contender, Section, Setting, Trial};
 use crate::compare::numbers::{decimals, fixed, short, signed};
 use crate::optim::optimizer_title;
 
-/// What became of everybody.
+/// The result of every contender.
 pub fn results(section: &Section) -> Table {
     let decimals = decimals(section);
     let standings: Vec<Standing<'_>> = section.contenders.iter().map(Standing::of).collect();
@@ -56,8 +56,9 @@ pub fn results(section: &Section) -> Table {
     Table {
         title: "Results".into(),
         caption: format!(
-            "{deviation}Log-likelihoods in nats per row, the highest of each column among those with the most runs in bold. Test: under the parameters that \
-             were best on the held-out rows. Seconds of learning, without validation."
+            "{deviation}Log-likelihoods in nats per row, the highest of each column among those with the most runs in \
+             bold. Test: under the parameters that were best on the held-out rows. Seconds of learning, without \
+             validation."
         ),
         heads: vec![
             Cell::words("contender"),
@@ -76,7 +77,7 @@ pub fn results(section: &Section) -> Table {
     }
 }
 
-/// How soon everybody gets where.
+/// How soon each contender reaches each log-likelihood.
 pub fn crossings(section: &Section) -> Table {
     let decimals = decimals(section);
     let full = full_batch_em(section);
@@ -124,8 +125,9 @@ pub fn crossings(section: &Section) -> Table {
     Table {
         title: "How soon a log-likelihood is reached".into(),
         caption: format!(
-            "The first look at the held-out rows that reaches a log-likelihood, as a mean over runs; the least of those with the most runs in bold. ∞: \
-             not within {} epochs, in brackets how many runs did, and their mean. A run that failed counts as never reaching.{paired}",
+            "The first look at the held-out rows that reaches a log-likelihood, as a mean over runs; the least of \
+             those with the most runs in bold. ∞: not within {} epochs, in brackets how many runs did, and their mean. \
+             A run that failed counts as never reaching.{paired}",
             section.epochs
         ),
         groups,
@@ -159,8 +161,8 @@ pub fn ablations(section: &Section) -> Table {
     };
     Table {
         title: "One thing changed".into(),
-        caption: "A contender, and the other that it takes all else from, over the seeds that both have. A difference below zero is \
-                  what the change costs. Epochs to the other's best, seed by seed."
+        caption: "A contender, and the other that it takes all else from, over the seeds that both have. A difference \
+                  below zero is what the change costs. Epochs to the other's best, seed by seed."
             .into(),
         groups: vec![
             (String::new(), 2),
@@ -209,7 +211,7 @@ pub fn optimizer(name: &str) -> String {
     optimizer_title(name).map_or_else(|| name.replace('_', " "), str::to_string)
 }
 
-/// What a contender ran with, and whether somebody looked for it.
+/// What a contender ran with, and if it was searched for.
 fn options(contender: &Contender) -> String {
     let searched = match contender.trials.len() {
         0 => "not searched".to_string(),

@@ -1,7 +1,7 @@
 //! Which part of the curves is worth showing, and where its ticks are.
 //!
-//! The first epochs of every learner fall off a cliff, and somebody may be stuck far below. A range that shows all of
-//! it shows nothing of what is compared, so the lower end is cut, and the page says so.
+//! The first epochs of every learner fall off a cliff, and a contender may be stuck far below. A range that shows all
+//! of it shows nothing of what is compared, so the lower end is cut, and the page says so.
 
 use super::lines::Line;
 use crate::compare::analysis::value;
@@ -14,7 +14,7 @@ pub struct View {
     pub low: f64,
     /// Its upper end.
     pub high: f64,
-    /// Whether some line goes on below.
+    /// True if some line continues below.
     pub is_clipped: bool,
     /// References within it, by name.
     pub references: Vec<(String, f64)>,

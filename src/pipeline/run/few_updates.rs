@@ -53,8 +53,8 @@ mod tests {
         let text = hint("epochs = 3", 512, 233).unwrap();
         assert_eq!(
             text,
-            "3 epochs of 233 rows in batches of 512 make only 3 updates: smaller batches (batch.rows = 16) or more epochs \
-             learn more"
+            "3 epochs of 233 rows in batches of 512 make only 3 updates: smaller batches (batch.rows = 16) or more \
+             epochs learn more"
         );
         assert!(hint("epochs = 1", 512, 60_000).unwrap().contains("batch.rows = 32"));
         assert!(hint("epochs = 1", 16, 20).unwrap().contains("makes only 2 updates: more epochs learn more"));

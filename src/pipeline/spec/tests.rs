@@ -154,7 +154,8 @@ fn wrong_types_and_ranges_say_what_was_expected() {
             ErrorKind::Option,
         ),
         (
-            "[learn.rate]\nschedule = \"cosine\"\nfrom = 1.0\nto = 0.1\nhorizon = \"0 rows\"\n[learn]\noptimizer = \"sgd\"",
+            "[learn.rate]\nschedule = \"cosine\"\nfrom = 1.0\nto = 0.1\nhorizon = \"0 rows\"\n\
+             [learn]\noptimizer = \"sgd\"",
             "p.toml:7: learn.rate.horizon = \"0 rows\": must be more than 0",
             ErrorKind::Option,
         ),
@@ -195,7 +196,8 @@ fn wrong_types_and_ranges_say_what_was_expected() {
         ("[decode]\npatch = 4\ncolor = \"rgb\"\nlevels = 257", "must be in 2..=256", ErrorKind::Option),
         (
             "[decode]\npatch = 4\nlevels = 16",
-            "decode.levels = 16: has no meaning for color = \"ycocg-r\"; say color = \"grey\" or \"rgb\", or leave it out",
+            "decode.levels = 16: has no meaning for color = \"ycocg-r\"; say color = \"grey\" or \"rgb\", or leave it \
+             out",
             ErrorKind::Option,
         ),
         (
@@ -536,7 +538,9 @@ proptest! {
             None => decode.of_kind(DecodeKind::Rows),
         };
         let held_out = if source.synthetic.is_some() { SourceSpec::default() } else { source.clone() };
-        let validate = every.map(|n| ValidateSpec { source: held_out, every_epochs: Some(n), every_batches: every, rows: every });
+        let validate = every.map(|n| {
+            ValidateSpec { source: held_out, every_epochs: Some(n), every_batches: every, rows: every }
+        });
         let spec = PipelineSpec { name, source, decode, batch, circuit, learn, validate, checkpoint, pipeline };
         let text = spec.to_toml().unwrap();
         let again = PipelineSpec::parse(&text, "again.toml");

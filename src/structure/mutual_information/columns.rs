@@ -53,7 +53,7 @@ impl Table {
         self.columns[0].codes.len()
     }
 
-    /// Whether the pairs of codes of two columns fit a table that is worth it.
+    /// Returns true if the pairs of codes of two columns fit a table that is worth it.
     fn is_tabular(&self, u: usize, v: usize) -> bool {
         let entries = (self.columns[u].values.len() + 1) * (self.columns[v].values.len() + 1);
         entries <= TABLE_ENTRIES_PER_ROW * self.num_rows().max(16)
@@ -161,7 +161,7 @@ impl CodedColumn {
         Ok(Self { values, codes, has_missing })
     }
 
-    /// Whether the cell is there.
+    /// Returns true if the cell is there.
     pub(super) fn is_present(&self, row: usize) -> bool {
         (self.codes[row] as usize) < self.values.len()
     }

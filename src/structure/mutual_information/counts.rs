@@ -1,7 +1,7 @@
 //! Mutual information from joint counts: the plug-in estimate, without smoothing.
 //!
 //! Where both variables have few categories and rows count alike, categories become sets of rows as bits, and a joint
-//! count is the number of bits two sets share: 64 rows a word. Otherwise pairs of codes are counted.
+//! count is the number of bits two sets share: 64 rows per word. Otherwise pairs of codes are counted.
 
 use super::columns::{CodedColumn, JointScratch, Table};
 

@@ -53,7 +53,9 @@ __device__ void producer(float* out, const float* x, int rounds) {
     }
 }
 extern "C" __global__ void producer_ok(float* out, const float* x, int rounds) { producer<false>(out, x, rounds); }
-extern "C" __global__ void producer_too_early(float* out, const float* x, int rounds) { producer<true>(out, x, rounds); }
+extern "C" __global__ void producer_too_early(float* out, const float* x, int rounds) {
+    producer<true>(out, x, rounds);
+}
 
 // Lanes of a warp exchange values through shared memory.
 template <bool SYNC>
@@ -78,7 +80,9 @@ extern "C" __global__ void copy(float* out, const float* x, int n) {
 }
 
 // A pair of floats at an address that may be odd.
-extern "C" __global__ void pairs(float2* out, const char* x, int shift) { out[threadIdx.x] = ((const float2*)(x + shift))[threadIdx.x]; }
+extern "C" __global__ void pairs(float2* out, const char* x, int shift) {
+    out[threadIdx.x] = ((const float2*)(x + shift))[threadIdx.x];
+}
 
 // Shared memory that only the lower half of the block writes.
 extern "C" __global__ void half_written(float* out, int readers) {

@@ -37,7 +37,8 @@ extern "C" __global__ void ints(int* out, const int* x, const int* y, int n) {
     o[15] = min(ua, ub); o[16] = max(ua, ub); o[17] = __popc(a); o[18] = __clz(a); o[19] = __brev(a);
     o[20] = __mulhi(a, b); o[21] = __umulhi(ua, ub); o[22] = abs(a); o[23] = __ffs(a);
     o[24] = __funnelshift_l(ua, ub, a & 31); o[25] = __funnelshift_r(ua, ub, b & 31); o[26] = __byte_perm(a, b, 0x5140);
-    o[27] = (a & b) ^ (~a | 7); o[28] = (ua >> 5) & 0x7f; o[29] = (a << 20) >> 25; o[30] = (short)a; o[31] = (signed char)b;
+    o[27] = (a & b) ^ (~a | 7); o[28] = (ua >> 5) & 0x7f; o[29] = (a << 20) >> 25; o[30] = (short)a;
+    o[31] = (signed char)b;
 }
 
 extern "C" __global__ void longs(long long* out, const long long* x, const long long* y, int n) {

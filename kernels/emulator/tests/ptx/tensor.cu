@@ -9,7 +9,8 @@ extern "C" __global__ void mma_tf32(float* d, const float* a, const float* b, co
     for (int i = 0; i < 4; i++) ra[i] = __float_as_uint(a[(g + 8 * (i & 1)) * 8 + q + 4 * (i >> 1)]);
     for (int i = 0; i < 2; i++) rb[i] = __float_as_uint(b[(q + 4 * i) * 8 + g]);
     for (int i = 0; i < 4; i++) rc[i] = c[(g + 8 * (i >> 1)) * 8 + 2 * q + (i & 1)];
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(rc[0]), "+f"(rc[1]), "+f"(rc[2]), "+f"(rc[3])
                  : "r"(ra[0]), "r"(ra[1]), "r"(ra[2]), "r"(ra[3]), "r"(rb[0]), "r"(rb[1]));
     for (int i = 0; i < 4; i++) d[(g + 8 * (i >> 1)) * 8 + 2 * q + (i & 1)] = rc[i];
@@ -29,7 +30,8 @@ extern "C" __global__ void mma_bf16(float* d, const unsigned short* a, const uns
                  : "=r"(ra[0]), "=r"(ra[1]), "=r"(ra[2]), "=r"(ra[3]) : "r"(pa));
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(rb[0]), "=r"(rb[1]) : "r"(pb));
     float rc[4] = {0, 0, 0, 0};
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, "
+                 "{%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(rc[0]), "+f"(rc[1]), "+f"(rc[2]), "+f"(rc[3])
                  : "r"(ra[0]), "r"(ra[1]), "r"(ra[2]), "r"(ra[3]), "r"(rb[0]), "r"(rb[1]));
     for (int i = 0; i < 4; i++) d[(g + 8 * (i >> 1)) * 8 + 2 * q + (i & 1)] = rc[i];
@@ -45,7 +47,8 @@ __device__ void staged(float* out, const float* x, int rounds) {
     float sum = 0;
     for (int r = 0; r < rounds; r++) {
         if (r + 1 < rounds)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(base + ((r + 1) % 2 * n + t * 4) * 4), "l"(x + (r + 1) * n + t * 4));
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(base + ((r + 1) % 2 * n + t * 4) * 4),
+                         "l"(x + (r + 1) * n + t * 4));
         asm volatile("cp.async.commit_group;");
         if (WAIT) asm volatile("cp.async.wait_group 1;");
         __syncthreads();

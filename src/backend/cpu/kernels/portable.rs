@@ -57,7 +57,10 @@ pub(super) static TILES: Tiles = Tiles { width: WIDTH, strided: &STRIDED, transp
 /// Functions compiled once: this architecture has no other instruction sets here. See the module above.
 #[cfg(not(target_arch = "x86_64"))]
 macro_rules! multiversion {
-    ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $body:path;)*) => {$(
+    ($(
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $body:path;
+    )*) => {$(
         $(#[$meta])*
         #[expect(clippy::too_many_arguments, reason = "the body's own, and the instruction set")]
         $vis fn $name(_isa: $crate::backend::cpu::Isa, $($arg: $type),*) $(-> $result)? {

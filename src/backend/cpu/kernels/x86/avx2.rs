@@ -5,7 +5,8 @@ use std::arch::x86_64::*;
 use super::tile::matrix_tile;
 use crate::backend::cpu::kernels::{Tile, Tiles};
 
-matrix_tile!("avx2,fma", 8: _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps);
+matrix_tile!("avx2,fma", 8:
+    _mm256_setzero_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_set1_ps, _mm256_fmadd_ps, _mm256_add_ps);
 
 /// See [`Transpose`](crate::backend::cpu::kernels::Transpose).
 #[target_feature(enable = "avx2,fma")]

@@ -6,7 +6,8 @@ use super::avx2::transpose;
 use super::tile::matrix_tile;
 use crate::backend::cpu::kernels::{Tile, Tiles};
 
-matrix_tile!("avx512f", 16: _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps);
+matrix_tile!("avx512f", 16:
+    _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps);
 
 static STRIDED: [Tile; 12] = [
     tile::<1, false>,

@@ -38,7 +38,10 @@ pub(super) fn prefetch(row: &[f32]) {
 /// Compiles a function once for every instruction set and calls the one that is asked for. The body is an
 /// `#[inline(always)]` function of plain Rust, which takes on the features of whoever it is inlined into.
 macro_rules! multiversion {
-    ($($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $body:path;)*) => {$(
+    ($(
+        $(#[$meta:meta])*
+        $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) $(-> $result:ty)? = $body:path;
+    )*) => {$(
         $(#[$meta])*
         #[allow(clippy::too_many_arguments, reason = "the body's own, and the instruction set")]
         $vis fn $name(isa: $crate::backend::cpu::Isa, $($arg: $type),*) $(-> $result)? {

@@ -4,7 +4,10 @@
 /// `$lanes` numbers each, four steps of depth at a time. Named are the features that it needs and the instructions it
 /// is made of.
 macro_rules! matrix_tile {
-    ($features:literal, $lanes:literal: $zero:path, $load:path, $store:path, $broadcast:path, $multiply_add:path, $add:path) => {
+    (
+        $features:literal, $lanes:literal:
+        $zero:path, $load:path, $store:path, $broadcast:path, $multiply_add:path, $add:path
+    ) => {
         #[target_feature(enable = $features)]
         #[expect(clippy::too_many_arguments, reason = "a kernel's: pointers with their strides")]
         unsafe fn tile<const ROWS: usize, const TRANSPOSED: bool>(
