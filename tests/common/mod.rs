@@ -2,13 +2,17 @@
 
 #![allow(dead_code)] // every test file uses its part of it
 
+pub mod browser;
 pub mod cases;
 pub mod chains;
 pub mod compare;
+pub mod data_folder;
 pub mod drawing;
 pub mod emulator;
+pub mod findings;
 pub mod random;
 pub mod reference;
+pub mod shards;
 pub mod spec;
 pub mod trainer;
 
