@@ -17,6 +17,9 @@
 //! The README has a complete example; `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the
 //! formulas.
 
+#[cfg(test)]
+extern crate self as anemone; // unit tests share the circuits of `tests/common`, which name this crate from outside
+
 pub mod backend;
 pub mod batcher;
 pub mod bench;

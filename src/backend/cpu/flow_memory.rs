@@ -245,8 +245,9 @@ mod tests {
         let options = CpuOptions { threads: Some(threads), ..CpuOptions::default() };
         let mut backend = CpuBackend::new(circuit.clone(), &params, &options).unwrap();
         if !is_shared {
-            backend.plan = Plan::new(circuit);
-            backend.schedule = Schedule::new(circuit, &backend.plan);
+            let fixed = Arc::get_mut(&mut backend.fixed).expect("nobody else has it");
+            fixed.plan = Plan::new(circuit);
+            fixed.schedule = Schedule::new(circuit, &fixed.plan);
         }
         let mut optimizer = AnemoneSpec::default().build(&mut backend).unwrap();
         for _ in 0..3 {
