@@ -29,7 +29,7 @@ use anemone::source::parquet::ParquetSource;
 use anemone::source::token_width::TokenWidth;
 use anemone::source::tokens::TokenFiles;
 use anemone::source::{Columns, Source, store};
-use anemone::structure::{Tying, hmm};
+use anemone::structure::hmm;
 
 const WINDOW: usize = 128;
 const VOCAB: u32 = 50_257;
@@ -113,7 +113,7 @@ struct Hmm {
 
 impl Hmm {
     fn new(latents: usize) -> Result<Self> {
-        let circuit = Arc::new(hmm(WINDOW, latents, Categorical::new(VOCAB)?, Tying::Homogeneous)?);
+        let circuit = Arc::new(hmm(WINDOW, latents, Categorical::new(VOCAB)?)?);
         let start = Params::random(&circuit, 1, 2.0)?;
         let mut backend = CpuBackend::new(circuit, &start, &CpuOptions::default())?;
         let optimizer = AnemoneSpec::default().build(&mut backend)?;

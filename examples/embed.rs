@@ -15,7 +15,7 @@ use anemone::data::Batch;
 use anemone::learner::{Checkpoint, Identity, Learner, checkpoint};
 use anemone::optim::AnemoneSpec;
 use anemone::rng::Rng;
-use anemone::structure::{Tying, hmm};
+use anemone::structure::hmm;
 
 const LENGTH: usize = 24; // symbols in a row
 const SYMBOLS: usize = 6;
@@ -25,7 +25,7 @@ const ROWS: usize = 64; // in a batch
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     // The structure says what can be learned: 8 hidden states, the same habits at every place of a row.
-    let circuit = Arc::new(hmm(LENGTH, 8, Categorical::new(SYMBOLS as u32)?, Tying::Homogeneous)?);
+    let circuit = Arc::new(hmm(LENGTH, 8, Categorical::new(SYMBOLS as u32)?)?);
     let learner = start(&circuit, None)?;
 
     // A handle is cheap to clone: one for whoever has data, one for whoever has questions.

@@ -17,7 +17,7 @@ use anemone::circuit::{Categorical, Params};
 use anemone::data::Batch;
 use anemone::optim::AnemoneSpec;
 use anemone::rng::Rng;
-use anemone::structure::{HcltOptions, MutualInformation, Tree, Tying, hclt, hmm, mutual_information};
+use anemone::structure::{HcltOptions, MutualInformation, Tree, hclt, hmm, mutual_information};
 
 const USAGE: &str =
     "usage: large hmm|hclt LATENTS CATEGORIES VARIABLES ROWS [STEPS] | large tree CATEGORIES VARIABLES ROWS";
@@ -51,7 +51,7 @@ fn learn(
     let mut rng = Rng::new(1);
     let symbols = Categorical::new(u32::try_from(cats)?)?;
     let circuit = Arc::new(match what {
-        "hmm" => hmm(vars, latents, symbols, Tying::Homogeneous)?,
+        "hmm" => hmm(vars, latents, symbols)?,
         // A random tree of the shape that images give: every variable hangs from one of the twelve before it.
         _ => {
             let parent = |v: usize, rng: &mut Rng| (v > 0).then(|| v - 1 - rng.below(v.min(12)));

@@ -138,7 +138,7 @@ impl Error {
     /// The same error with a file put in front, which [`path`](Self::path) names from then on.
     pub fn at_path(self, path: impl AsRef<Path>) -> Self {
         let path = path.as_ref();
-        self.at_path(path).with_path(path)
+        self.at(path.display()).with_path(path)
     }
 
     /// The same error with a row put in front, which [`row`](Self::row) names from then on.
@@ -219,7 +219,10 @@ mod tests {
     #[test]
     fn where_it_happened_is_in_the_text_and_in_the_data() {
         let error = Error::option("step = 1.4: must be in (0, 1]").with_key("learn.step").at("learn");
-        assert_eq!((error.to_string().as_str(), error.key()), ("learn: step = 1.4: must be in (0, 1]", Some("learn.step")));
+        assert_eq!(
+            (error.to_string().as_str(), error.key()),
+            ("learn: step = 1.4: must be in (0, 1]", Some("learn.step"))
+        );
         let error = Error::data("a NaN").at_row(7).at_path("a.npy");
         assert_eq!(error.to_string(), "a.npy: row 7: a NaN");
         assert_eq!((error.path(), error.row()), (Some(Path::new("a.npy")), Some(7)));

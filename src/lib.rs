@@ -17,6 +17,9 @@
 //! The README has a complete example; `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the
 //! formulas.
 
+#[cfg(test)]
+extern crate self as anemone; // unit tests share the circuits of `tests/common`, which name this crate from outside
+
 pub mod backend;
 pub mod batcher;
 pub mod bench;
@@ -26,6 +29,7 @@ pub mod cli;
 pub mod compare;
 pub mod data;
 pub mod decode;
+mod detached;
 mod error;
 mod files;
 pub mod learner;
@@ -34,12 +38,17 @@ pub mod optim;
 pub mod order;
 pub mod pipeline;
 pub mod plan;
+pub mod query;
 pub mod rng;
 pub mod source;
 pub mod structure;
 pub mod telemetry;
 
+pub use circuit::{Categorical, Circuit, CircuitBuilder, DiscreteLogistic, Gaussian, Params};
+pub use data::Batch;
 pub use error::{Error, ErrorKind, Result};
+pub use learner::{Learned, Learner, LearnerBuilder, View};
+pub use structure::{hclt, hmm, monarch_hmm, pd, pdhclt, rat_spn};
 
 /// The README's example is compiled and run with the documentation tests.
 #[cfg(doctest)]

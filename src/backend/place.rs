@@ -83,7 +83,7 @@ impl PlaceSpec {
         mut beside: impl FnMut(&mut dyn Backend) -> Result<T>,
     ) -> Result<(Box<dyn Backend>, Place, T)> {
         let (device, why) = self.device.settle()?;
-        let mut put = |device: Device, why: Option<String>| {
+        let mut put = |device: Device, why: Option<String>| -> Result<_> {
             let (mut backend, place) = self.put(device, why, circuit.clone(), params)?;
             let beside = beside(&mut *backend)?;
             Ok((backend, place, beside))

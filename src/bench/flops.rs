@@ -27,16 +27,16 @@ pub fn flops_per_row(circuit: &Circuit) -> u64 {
 mod tests {
     use super::*;
     use crate::circuit::Categorical;
-    use crate::structure::{HcltOptions, PdOptions, Tree, Tying, hclt, hmm, monarch_hmm, pd};
+    use crate::structure::{HcltOptions, PdOptions, Tree, Tying, hclt, hmm, hmm_with, monarch_hmm, pd};
 
     #[test]
     fn counts_are_those_made_by_hand() {
         let coin = || Categorical::new(2).unwrap();
         // Nine transitions of 4×4 and the initial row, whether tied or not.
         for tying in [Tying::Homogeneous, Tying::Inhomogeneous] {
-            assert_eq!(flops_per_row(&hmm(10, 4, coin(), tying).unwrap()), 6 * (9 * 16 + 4));
+            assert_eq!(flops_per_row(&hmm_with(10, 4, coin(), tying).unwrap()), 6 * (9 * 16 + 4));
         }
-        assert_eq!(flops_per_row(&hmm(1, 4, coin(), Tying::Homogeneous).unwrap()), 6 * 4);
+        assert_eq!(flops_per_row(&hmm(1, 4, coin()).unwrap()), 6 * 4);
         // Four transitions of three 2×2 blocks and two 3×3 blocks, and the initial row over six states.
         assert_eq!(flops_per_row(&monarch_hmm(5, (2, 3), coin()).unwrap()), 6 * (4 * (3 * 4 + 2 * 9) + 6));
         // 0 ← 1 ← 2, 0 ← 3: variable 1 has a sum of 5×5, the root one row, leaves none.

@@ -19,8 +19,8 @@ pub mod trees;
 
 pub use line::{Line, Speed, Standing, Subject};
 
-use crate::backend::cpu::reference_gemm;
 use crate::backend::PlaceSpec;
+use crate::backend::cpu::reference_gemm;
 
 /// How a benchmark uses the machine, and what a line says about it.
 #[derive(Clone, Debug)]

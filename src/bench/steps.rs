@@ -83,11 +83,11 @@ mod tests {
     use crate::circuit::{Categorical, Params};
     use crate::optim::{AnemoneSpec, FullBatchEmSpec, OptimizerSpec};
     use crate::rng::Rng;
-    use crate::structure::{Tying, hmm};
+    use crate::structure::hmm;
 
     #[test]
     fn only_full_batch_em_has_an_update_of_its_own() {
-        let circuit = Arc::new(hmm(5, 3, Categorical::new(7).unwrap(), Tying::Homogeneous).unwrap());
+        let circuit = Arc::new(hmm(5, 3, Categorical::new(7).unwrap()).unwrap());
         let params = Params::random(&circuit, 1, 2.0).unwrap();
         let rows = Rows::tokens(5, 7).unwrap();
         let pool: Vec<Batch> = (0..3).map(|i| rows.batch(20, &mut Rng::new(i)).unwrap()).collect();

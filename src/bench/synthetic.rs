@@ -16,7 +16,7 @@ use crate::pipeline::build::refuse_too_large;
 use crate::pipeline::model::{default_intervals, estimate};
 use crate::pipeline::observer::Phases;
 use crate::rng::Rng;
-use crate::structure::{HcltOptions, MutualInformation, PdOptions, Tying, hclt, hmm, monarch_hmm, pdhclt};
+use crate::structure::{HcltOptions, MutualInformation, PdOptions, hclt, hmm, monarch_hmm, pdhclt};
 
 /// Batches that are made beforehand: enough that none is still in a cache when it comes again.
 const POOL: usize = 4;
@@ -186,7 +186,7 @@ pub fn build(kind: Kind, sizes: Sizes, seed: u64) -> Result<Circuit> {
     let categories = Categorical::new(cats)?;
     let each = |_: usize| categories.clone() as _;
     match kind {
-        Kind::Hmm => hmm(vars, latents, categories.clone(), Tying::Homogeneous),
+        Kind::Hmm => hmm(vars, latents, categories.clone()),
         Kind::Monarch => {
             let factor = latents.isqrt();
             if factor < 2 || factor * factor != latents {
@@ -210,8 +210,8 @@ pub fn build(kind: Kind, sizes: Sizes, seed: u64) -> Result<Circuit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optim::AnemoneSpec;
     use crate::backend::PlaceSpec;
+    use crate::optim::AnemoneSpec;
 
     fn sizes(kind: Kind) -> Sizes {
         let latents = if kind == Kind::Monarch { 9 } else { 4 };

@@ -14,9 +14,9 @@ use crate::error::{Error, Result};
 /// use std::sync::Arc;
 /// use anemone::backend::{Backend, cpu::{CpuBackend, CpuOptions}};
 /// use anemone::circuit::{Categorical, Params, StatesInUse};
-/// use anemone::structure::{Tying, hmm};
+/// use anemone::structure::hmm;
 ///
-/// let circuit = Arc::new(hmm(3, 4, Categorical::new(5)?, Tying::Homogeneous)?);
+/// let circuit = Arc::new(hmm(3, 4, Categorical::new(5)?)?);
 /// let params = Params::random(&circuit, 1, 0.0)?; // all states alike
 /// let mut backend = CpuBackend::new(circuit.clone(), &params, &CpuOptions::default())?;
 /// let rows = backend.new_rows()?;

@@ -16,6 +16,7 @@ use super::bench_table::{stream_table, synthetic_table};
 use super::output::{Outcome, note, say, say_json};
 use super::train::{MachineArgs, understand_isa, understand_precision};
 use super::{runtime, words};
+use crate::backend::PlaceSpec;
 use crate::backend::TrainingPrecision;
 use crate::backend::cpu::Isa;
 use crate::bench::stream::compare;
@@ -24,7 +25,6 @@ use crate::bench::{Line, Reference, Setting};
 use crate::error::{Error, Result};
 use crate::optim::{OPTIMIZERS, OptimizerSpec};
 use crate::pipeline::overrides;
-use crate::backend::PlaceSpec;
 use crate::pipeline::spec::{LIMITS, PipelineSpec, default_options, load_document};
 use crate::pipeline::suggest::hint;
 

@@ -14,12 +14,12 @@ use super::report::{StructureProgress, describe_columns, describe_rows, describe
 use super::runtime;
 use super::steps::Steps;
 use super::train::MachineArgs;
+use crate::backend::PlaceSpec;
 use crate::circuit::{Circuit, Params};
 use crate::error::Result;
 use crate::pipeline::model::{MemoryEstimate, estimate};
 use crate::pipeline::observer::{Event, Observer, Start};
-use crate::backend::PlaceSpec;
-use crate::pipeline::prepare::{Inputs};
+use crate::pipeline::prepare::{Given, Inputs};
 use crate::pipeline::run::check_end;
 use crate::pipeline::spec::{PipelineSpec, show_size};
 use crate::source::Source;

@@ -10,6 +10,7 @@ use super::output::{Outcome, counted, harmless, note, say, thousands};
 use super::train::{MachineArgs, understand_isa, understand_precision};
 use super::{runtime, words};
 use crate::backend::Device;
+use crate::backend::PlaceSpec;
 use crate::backend::cpu::Isa;
 use crate::bench::host::Host;
 use crate::compare::findings::{Findings, Run};
@@ -20,7 +21,6 @@ use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::overrides;
-use crate::backend::PlaceSpec;
 use crate::pipeline::stop::Stop;
 
 /// Compare optimizers on the same stream, from the same start, and write a report.

@@ -15,12 +15,12 @@ use super::output::{say, say_json};
 use crate::backend::Backend;
 use crate::backend::cpu::{CpuBackend, CpuOptions};
 use crate::circuit::{Categorical, Circuit, Params};
-use crate::query::sample;
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::optim::{AnemoneSpec, FullBatchEmSpec, OptimizerSpec};
+use crate::query::sample;
 use crate::rng::Rng;
-use crate::structure::{Tying, hmm};
+use crate::structure::hmm;
 
 /// Learn a hidden Markov model from data whose source is known, with anemone and with full-batch EM.
 #[derive(Args, Clone, Debug)]
@@ -101,7 +101,7 @@ struct Curve {
 impl Problem {
     fn new(args: &DemoArgs) -> Result<Self> {
         let symbols = Categorical::new(args.cats)?;
-        let source = Arc::new(hmm(args.length, SOURCE_STATES, symbols.clone(), Tying::Homogeneous)?);
+        let source = Arc::new(hmm(args.length, SOURCE_STATES, symbols.clone())?);
         let truth = Params::random(&source, args.seed, SOURCE_PERTURBATION)?;
         let mut rng = Rng::stream(args.seed, 1 << 32);
         let train = sample(&source, &truth, args.rows, &mut rng)?;
@@ -110,7 +110,7 @@ impl Problem {
         Ok(Self {
             entropy_rate: nats_per_symbol(&mut evaluator, &held_out)?,
             independent: independent_nats(&train, &held_out, args.cats as usize),
-            model: Arc::new(hmm(args.length, args.latents, symbols, Tying::Homogeneous)?),
+            model: Arc::new(hmm(args.length, args.latents, symbols)?),
             train,
             held_out,
         })

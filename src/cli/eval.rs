@@ -10,10 +10,10 @@ use super::output::{Outcome, counted, say, say_json, table, thousands};
 use super::rows_args::RowsArgs;
 use super::train::{MachineArgs, understand_isa};
 use super::{runtime, words};
+use crate::backend::PlaceSpec;
 use crate::error::Result;
 use crate::learner::model::{self, Model};
 use crate::pipeline::evaluate::{Evaluation, evaluate};
-use crate::backend::PlaceSpec;
 use crate::pipeline::spec::PipelineSpec;
 
 /// Mean log-likelihood of rows under a model; of categories also bits per dimension and perplexity.

@@ -14,7 +14,7 @@ use super::sink::Sink;
 use super::train::MachineArgs;
 use super::view::{DrawArgs, View, categories_of, understand_scale};
 use super::{runtime, words};
-use crate::query::sample_given;
+use crate::backend::PlaceSpec;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
 use crate::decode::mosaic::Mosaic;
@@ -22,9 +22,9 @@ use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::learner::model::{self, Model};
-use crate::backend::PlaceSpec;
-use crate::pipeline::prepare::{some_rows};
+use crate::pipeline::prepare::some_rows;
 use crate::pipeline::spec::PipelineSpec;
+use crate::query::sample_given;
 use crate::rng::Rng;
 
 /// Hide a part of some rows and let a model draw it from its exact distribution given the rest.

@@ -128,5 +128,7 @@ fn named_one(folder: &Path, named: &str) -> Result<PathBuf> {
         });
     }
     let found = [PathBuf::from(named), folder.join(named)].into_iter().find(|path| path.join(META).is_file());
-    found.ok_or_else(|| Error::missing_path(format!("--checkpoint {named}: no such checkpoint; give its step or its path")))
+    found.ok_or_else(|| {
+        Error::missing_path(format!("--checkpoint {named}: no such checkpoint; give its step or its path"))
+    })
 }

@@ -9,7 +9,6 @@ use super::output::{Outcome, counted, say};
 use super::row_lines::{Layout, RowLines};
 use super::sink::Sink;
 use super::view::{DrawArgs, View, categories_of, understand_scale};
-use crate::query::sample;
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
 use crate::decode::mosaic::Mosaic;
@@ -17,6 +16,7 @@ use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::learner::model::{self, Model};
+use crate::query::sample;
 use crate::rng::Rng;
 
 /// Draw rows from a model: pictures as a PNG, text as text, other rows as CSV.

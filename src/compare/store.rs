@@ -12,11 +12,11 @@ use serde_json::json;
 
 use super::findings::{Point, Run};
 use crate::backend::Device;
+use crate::backend::PlaceSpec;
 use crate::data::Digest;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::pipeline::observer::{Event, Observer};
-use crate::backend::PlaceSpec;
 use crate::pipeline::prepare::{HeldOut, Inputs};
 use crate::pipeline::run::CHECKPOINTS;
 use crate::pipeline::run_files::JsonLines;

@@ -234,7 +234,7 @@ impl LearnerBuilder {
         Identity {
             data: self.identity.clone(),
             decoder: String::new(),
-            circuit: circuit_digest(&self.circuit),
+            circuit_spec: circuit_digest(&self.circuit),
             optimizer: json!(self.optimizer),
             batch: Value::Null,
         }

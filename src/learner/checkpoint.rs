@@ -168,7 +168,10 @@ pub fn load(path: &Path) -> Result<Checkpoint> {
 pub fn load_meta(path: &Path) -> Result<CheckpointMeta> {
     let place = path.join(META).display().to_string();
     if !path.is_dir() {
-        return Err(Error::missing_path(format!("{}: is not a folder, and a checkpoint or model is one", path.display())));
+        return Err(Error::missing_path(format!(
+            "{}: is not a folder, and a checkpoint or model is one",
+            path.display()
+        )));
     }
     let text = read_regular(&path.join(META)).map_err(|e| cannot_read(&place, &e))?;
     unframe(&text, &place)

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::circuit::Categorical;
     use crate::error::ErrorKind;
-    use crate::structure::{Tying, hmm};
+    use crate::structure::{Tying, hmm, hmm_with};
 
     fn identity() -> Identity {
         Identity {
@@ -171,9 +171,9 @@ mod tests {
     /// give every circuit another digest.
     #[test]
     fn a_circuit_has_the_same_digest_in_every_build() {
-        let circuit = hmm(2, 2, Categorical::new(2).unwrap(), Tying::Homogeneous).unwrap();
+        let circuit = hmm(2, 2, Categorical::new(2).unwrap()).unwrap();
         assert_eq!(circuit_digest(&circuit), "a1ef8a5ac15cef77948afb89d7353db7543b59c1d710c70adb5b55207431630a");
-        let other = hmm(2, 2, Categorical::new(2).unwrap(), Tying::Inhomogeneous).unwrap();
+        let other = hmm_with(2, 2, Categorical::new(2).unwrap(), Tying::Inhomogeneous).unwrap();
         assert_ne!(circuit_digest(&circuit), circuit_digest(&other));
     }
 }

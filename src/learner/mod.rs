@@ -109,8 +109,8 @@ impl Learner {
         optimizer: Box<dyn Optimizer>,
         resume: Option<&Checkpoint>,
     ) -> Result<Self> {
-        let circuit = circuit_digest(backend.circuit());
-        let identity = Identity { circuit, optimizer: optimizer.name().into(), ..Identity::default() };
+        let circuit_spec = circuit_digest(backend.circuit());
+        let identity = Identity { circuit_spec, optimizer: optimizer.name().into(), ..Identity::default() };
         let keeper = Keeper { identity, kept: KEPT, folder: Mutex::default() };
         let (device, name, precision) = (Device::Cpu, "made by the caller".into(), TrainingPrecision::default());
         Self::start(backend, optimizer, Place { device, name, why: None, precision }, keeper, resume)

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
     use crate::circuit::{Categorical, Gaussian};
     use crate::data::Digest;
-    use crate::structure::{Tying, hmm};
+    use crate::structure::{Tying, hmm, hmm_with};
 
     fn rewritten(path: &Path, edit: impl FnOnce(&mut Vec<u8>)) -> FileHash {
         let mut bytes = fs::read(path).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     fn other_programs_find_a_block_under_its_name_in_its_shape() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m");
-        let circuit = hmm(4, 3, Categorical::new(5).unwrap(), Tying::Homogeneous).unwrap();
+        let circuit = hmm(4, 3, Categorical::new(5).unwrap()).unwrap();
         let params = Params::random(&circuit, 1, 2.0).unwrap();
         write_params(&path, &circuit, &params).unwrap();
         let bytes = fs::read(&path).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     fn a_density_keeps_the_sign_of_its_zero() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m");
-        let circuit = hmm(2, 2, Gaussian::new(0.1, 0.0).unwrap(), Tying::Homogeneous).unwrap();
+        let circuit = hmm(2, 2, Gaussian::new(0.1, 0.0).unwrap()).unwrap();
         let mut values = Params::random(&circuit, 1, 2.0).unwrap().values().to_vec();
         values[0] = -0.0;
         let params = Params::trusted(&circuit, values);
@@ -275,7 +275,7 @@ mod tests {
     fn a_file_that_describes_itself_wrongly_is_refused_whatever_its_hash() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("m");
-        let circuit = hmm(4, 3, Categorical::new(5).unwrap(), Tying::Homogeneous).unwrap();
+        let circuit = hmm(4, 3, Categorical::new(5).unwrap()).unwrap();
         let write_anew = || {
             fs::remove_file(&path).ok();
             write_params(&path, &circuit, &Params::random(&circuit, 1, 2.0).unwrap()).unwrap();
@@ -312,7 +312,7 @@ mod tests {
         write_anew();
         let hash = rewritten(&path, replace("F32", "I32"));
         assert!(read_buffers(&path, &hash).unwrap_err().to_string().contains("I32"));
-        let other = hmm(4, 3, Categorical::new(5).unwrap(), Tying::Inhomogeneous).unwrap();
+        let other = hmm_with(4, 3, Categorical::new(5).unwrap(), Tying::Inhomogeneous).unwrap();
         write_anew();
         let hash = rewritten(&path, |_| {});
         assert!(read_params(&path, &hash, &other).unwrap_err().to_string().contains("has 3 tensors"));

@@ -191,8 +191,8 @@ impl Worker {
             cursor
         });
         self.progress.learned(&report, end); // only now: the cursor never runs ahead of the parameters
-        let Progress { step: batches, updates, .. } = self.progress;
-        Ok(Learned { batch: report.batch, step_size: report.step, batches, updates })
+        let Progress { batches, updates, .. } = self.progress;
+        Ok(Learned { batch: report.batch, step_size: report.step_size, batches, updates })
     }
 
     fn end_epoch(&mut self, next: Option<Cursor>) -> Result<bool> {
@@ -207,7 +207,7 @@ impl Worker {
         if let Some(view) = &self.view {
             return Ok(view.clone());
         }
-        let Progress { step: batches, updates, .. } = self.progress;
+        let Progress { batches, updates, .. } = self.progress;
         let view = View::new(self.backend.evaluator()?, batches, updates, self.optimizer.is_averaged());
         self.view = Some(view.clone());
         Ok(view)

@@ -110,7 +110,7 @@ impl<R: Rule> Optimizer for ByRule<R> {
                 Buffer::Rows(rows) => backend.blend_rows(rows, 0.0, rows, 0.0)?,
             }
         }
-        self.window.restart(backend)
+        self.gatherer.restart(backend)
     }
 
     fn save(&self, backend: &dyn Backend) -> Result<OptimizerState> {

@@ -64,6 +64,12 @@ pub enum Schedule {
     },
 }
 
+impl From<f64> for Schedule {
+    fn from(step: f64) -> Self {
+        Self::constant(step)
+    }
+}
+
 /// Writes a length that has always been a real number as one: `10.0`, where others are `10`.
 fn as_real<S: Serializer>(length: &Length, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     match length.in_updates() {

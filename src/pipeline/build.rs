@@ -108,12 +108,7 @@ impl Inputs {
 
     /// Puts a circuit on the device and an optimizer beside it, with the parameters that the pipeline starts from, or
     /// from what is given.
-    pub async fn build_learner(
-        &self,
-        circuit: &Arc<Circuit>,
-        place: &PlaceSpec,
-        given: Given,
-    ) -> Result<Built> {
+    pub async fn build_learner(&self, circuit: &Arc<Circuit>, place: &PlaceSpec, given: Given) -> Result<Built> {
         let spec = &self.spec;
         let budget = place.memory_budget() as u64;
         refuse_too_large(&estimate(circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;

@@ -12,13 +12,13 @@ use std::sync::Arc;
 use super::spec::{
     Compared, DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
 };
-use crate::detached::detached;
 use crate::data::Column;
 use crate::decode::image::{Color, ImageDecoder, is_grey};
 use crate::decode::rows::RowDecoder;
 use crate::decode::text::TextDecoder;
 use crate::decode::tokens::TokenDecoder;
 use crate::decode::{Decoder, ValueKind};
+use crate::detached::detached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::arrow_stream::ArrowStream;
 use crate::source::compressed_tokens::CompressedTokens;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
 
-pub use super::build::Built;
+pub use super::build::{Built, Given};
 use super::model::input_kind;
 use super::open::{HeldOutRows, open_decoder, open_source};
 use super::spec::{

@@ -26,9 +26,9 @@ use crate::rng::Rng;
 /// use anemone::query::sample_given;
 /// use anemone::data::Batch;
 /// use anemone::rng::Rng;
-/// use anemone::structure::{Tying, hmm};
+/// use anemone::structure::hmm;
 ///
-/// let circuit = hmm(4, 3, Categorical::new(5)?, Tying::Homogeneous)?;
+/// let circuit = hmm(4, 3, Categorical::new(5)?)?;
 /// let params = Params::random(&circuit, 1, 2.0)?;
 /// let rows = Batch::from_rows(&[4u8, 0, 0, 2], 4)?.with_missing(|_, var| var == 1 || var == 2);
 /// let drawn = sample_given(&circuit, &params, &rows, 10, &mut Rng::new(7))?;

@@ -85,7 +85,7 @@ impl CompressedTokens {
         } else {
             Box::new(shard.range(frame.range.clone()).await?.reader())
         };
-        let decoder = zstd::stream::read::Decoder::new(bytes).map_err(|error| Error::io_at(shard.name(), &error))?;
+        let decoder = zstd::stream::read::Decoder::new(bytes).map_err(|error| Error::io_at(&**shard.name(), &error))?;
         let decoder = decoder.single_frame();
         let content: Box<dyn Read + Send> = if frame.max_content_bytes > WHOLE_BYTES {
             Box::new(decoder)

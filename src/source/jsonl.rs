@@ -91,7 +91,7 @@ impl JsonlSource {
         let max_line_bytes = self.max_line_bytes.min(usize::try_from(limits.record_bytes).unwrap_or(usize::MAX));
         let (start, input): (u64, Box<dyn Read + Send>) = if is_compressed(shard) {
             let decoder = zstd::stream::read::Decoder::new(shard.reader(range.clone())?);
-            (0, Box::new(decoder.map_err(|error| Error::io_at(shard.name(), &error))?))
+            (0, Box::new(decoder.map_err(|error| Error::io_at(&**shard.name(), &error))?))
         } else {
             let (start, lines) = fetch_lines(shard, range.clone(), max_line_bytes).await?;
             (start, Box::new(lines.reader()))

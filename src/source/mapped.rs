@@ -62,10 +62,14 @@ impl Mapped {
         // Asked before opening: opening a pipe would wait for its writer.
         let kind = std::fs::metadata(path).map_err(read_error)?.file_type();
         if kind.is_dir() {
-            return Err(Error::missing_path(format!("{name}: is a directory: name the files in it, such as {name}/*.bin")));
+            return Err(Error::missing_path(format!(
+                "{name}: is a directory: name the files in it, such as {name}/*.bin"
+            )));
         }
         if !kind.is_file() {
-            return Err(Error::missing_path(format!("{name}: is not a regular file, so it cannot be read in any order")));
+            return Err(Error::missing_path(format!(
+                "{name}: is not a regular file, so it cannot be read in any order"
+            )));
         }
         let file = File::open(path).map_err(read_error)?;
         let length = file.metadata().map_err(read_error)?.len();
@@ -112,18 +116,18 @@ impl Mapped {
     /// Refuses a file that has become shorter, or a part of which could not be read. To be called after each round of
     /// reading, before what was read is used.
     pub fn check(&self) -> Result<()> {
-        let now = self.file.metadata().map_err(|e| Error::io_at(&self.name, &e))?.len();
+        let now = self.file.metadata().map_err(|e| Error::io_at(&*self.name, &e))?.len();
         if now < self.len() as u64 {
             let fact = format!(
                 "shrank while it was read: it had {} bytes and now has {now}; do not rewrite a file while it is read, \
                  write another and rename it",
                 self.len()
             );
-            return Err(Error::io_at(&self.name, &io::Error::new(io::ErrorKind::UnexpectedEof, fact)));
+            return Err(Error::io_at(&*self.name, &io::Error::new(io::ErrorKind::UnexpectedEof, fact)));
         }
         if self.is_lost() {
             let fact = "a part of it could not be read: it shrank while it was read and grew again, or its disk failed";
-            return Err(Error::io_at(&self.name, &io::Error::other(fact)));
+            return Err(Error::io_at(&*self.name, &io::Error::other(fact)));
         }
         Ok(())
     }

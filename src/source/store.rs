@@ -79,7 +79,7 @@ impl Shard {
         let bytes = bytes.map_err(|error| failed(&self.name, &error))?;
         if bytes.len() as u64 != range.end - range.start {
             let shrunk = io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was read");
-            return Err(Error::io_at(&self.name, &shrunk));
+            return Err(Error::io_at(&*self.name, &shrunk));
         }
         Ok(bytes)
     }
@@ -115,7 +115,7 @@ impl Shard {
     /// A file of this machine.
     fn local(path: &Path) -> Result<Self> {
         let name = path.to_string_lossy();
-        let wrong = |error: &io::Error| Error::io_at(&name, error);
+        let wrong = |error: &io::Error| Error::io_at(&*name, error);
         let size = path.metadata().map_err(|error| wrong(&error))?.len();
         // The folder without links and dots, so that one file is not read twice under two names; the file itself may be
         // a link, and two links are two files.
@@ -213,7 +213,7 @@ async fn resolve_local(pattern: String) -> Result<Vec<Shard>> {
         local_paths(&pattern)?.iter().map(|path| Shard::local(path)).collect::<Result<Vec<_>>>()
     })
     .await
-    .map_err(|error| Error::io_at(&name, &io::Error::other(error)))?
+    .map_err(|error| Error::io_at(&*name, &io::Error::other(error)))?
 }
 
 fn local_paths(pattern: &str) -> Result<Vec<PathBuf>> {

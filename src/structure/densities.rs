@@ -290,7 +290,7 @@ fn in_widths(value: f64, spread: Spread) -> f32 {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::{RatSpnOptions, Tying, hmm, rat_spn};
+    use super::super::{RatSpnOptions, Tying, hmm, hmm_with, rat_spn};
     use super::*;
     use crate::circuit::{DiscreteLogistic, Gaussian};
     use crate::data::Column;
@@ -406,7 +406,7 @@ mod tests {
     fn inputs_that_variables_share_start_from_all_of_them() {
         let values: Vec<f32> = (0..200).flat_map(|n| [10.0 + (n % 7) as f32, 1000.0 + (n % 5) as f32]).collect();
         let rows = Batch::from_rows(&values, 2).unwrap();
-        let circuit = hmm(2, 6, gaussian(0), Tying::Homogeneous).unwrap();
+        let circuit = hmm(2, 6, gaussian(0)).unwrap();
         let means: Vec<f32> = started(&circuit, &rows, 2).iter().map(|unit| unit[0]).collect();
         assert!(means.iter().any(|mean| *mean < 200.0) && means.iter().any(|mean| *mean > 800.0), "{means:?}");
     }
@@ -416,7 +416,7 @@ mod tests {
         let values: Vec<u8> = (0..100).flat_map(|n| [if n % 2 == 0 { 10 } else { 240 }; 2]).collect();
         let rows = Batch::from_rows(&values, 2).unwrap();
         let logistic = DiscreteLogistic::new(256, (-1.0, 1.0), 0.01).unwrap();
-        let circuit = hmm(2, 4, logistic, Tying::Inhomogeneous).unwrap();
+        let circuit = hmm_with(2, 4, logistic, Tying::Inhomogeneous).unwrap();
         let places: Vec<f32> = started(&circuit, &rows, 2).iter().map(|unit| unit[0]).collect();
         let near = |place: f32| places.iter().any(|found| (found - place).abs() < 0.2);
         assert!(near(-0.92) && near(0.88), "{places:?}");

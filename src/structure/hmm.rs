@@ -22,20 +22,25 @@ pub enum Tying {
 /// A hidden Markov model over `length` variables with `latents` states.
 ///
 /// Parameter blocks, in order of declaration: the emissions (`latents` distributions), the transitions (row = state
-/// now, column = state next), the initial distribution (one row). Homogeneous: one block each, 0, 1 and 2. Otherwise
-/// emissions of variables `0..length`, transitions out of steps `0..length-1`, then the initial one. A sequence of
-/// one variable has no transition block.
+/// now, column = state next), the initial distribution (one row): one block each, 0, 1 and 2. A sequence of one variable
+/// has no transition block.
 ///
 /// ```
 /// use anemone::circuit::Categorical;
-/// use anemone::structure::{Tying, hmm};
+/// use anemone::structure::hmm;
 ///
-/// let circuit = hmm(128, 16, Categorical::new(256)?, Tying::Homogeneous)?;
+/// let circuit = hmm(128, 16, Categorical::new(256)?)?;
 /// assert_eq!((circuit.num_vars(), circuit.params().len()), (128, 3));
 /// # Ok::<(), anemone::Error>(())
 /// ```
+pub fn hmm(length: usize, latents: usize, distribution: Arc<dyn Distribution>) -> Result<Circuit> {
+    hmm_with(length, latents, distribution, Tying::Homogeneous)
+}
+
+/// [`hmm`] whose steps share their parameters or do not. Blocks of an inhomogeneous one: emissions of variables
+/// `0..length`, transitions out of steps `0..length-1`, then the initial one.
 #[expect(clippy::needless_pass_by_value, reason = "callers hand over a fresh `Arc`, as to the builder")]
-pub fn hmm(length: usize, latents: usize, distribution: Arc<dyn Distribution>, tying: Tying) -> Result<Circuit> {
+pub fn hmm_with(length: usize, latents: usize, distribution: Arc<dyn Distribution>, tying: Tying) -> Result<Circuit> {
     hmm_of(length, latents, |_| distribution.clone(), tying)
 }
 
@@ -78,7 +83,7 @@ mod tests {
     /// p(row) by the forward algorithm, with parameter blocks where the documentation of [`hmm`] puts them.
     fn forward(params: &Params, row: &[Option<f64>], latents: usize, tying: Tying) -> f64 {
         let ids: Vec<_> = {
-            let circuit = hmm(row.len(), latents, Categorical::new(2).unwrap(), tying).unwrap();
+            let circuit = hmm_with(row.len(), latents, Categorical::new(2).unwrap(), tying).unwrap();
             circuit.param_ids().collect()
         };
         let (emission, transition) = match tying {
@@ -102,7 +107,7 @@ mod tests {
     #[test]
     fn the_circuit_is_the_forward_algorithm() {
         for tying in [Tying::Homogeneous, Tying::Inhomogeneous] {
-            let circuit = hmm(4, 3, Categorical::new(2).unwrap(), tying).unwrap();
+            let circuit = hmm_with(4, 3, Categorical::new(2).unwrap(), tying).unwrap();
             let params = Params::random(&circuit, 2, 2.0).unwrap();
             for world in worlds(4, 2) {
                 let (ours, wanted) = (probability(&circuit, &params, &world), forward(&params, &world, 3, tying));
@@ -114,7 +119,7 @@ mod tests {
     #[test]
     fn a_sequence_of_one_is_a_mixture_without_a_transition() {
         for tying in [Tying::Homogeneous, Tying::Inhomogeneous] {
-            let circuit = hmm(1, 3, Categorical::new(4).unwrap(), tying).unwrap();
+            let circuit = hmm_with(1, 3, Categorical::new(4).unwrap(), tying).unwrap();
             assert_eq!(circuit.params().len(), 2);
             assert_normalised(&circuit, 4);
         }
@@ -123,7 +128,7 @@ mod tests {
     #[test]
     fn the_structure_is_that_of_the_reference() {
         for (name, length, tying) in [("hmm", 8, Tying::Homogeneous), ("hmm_inhomogeneous", 5, Tying::Inhomogeneous)] {
-            let circuit = hmm(length, 4, Categorical::new(7).unwrap(), tying).unwrap();
+            let circuit = hmm_with(length, 4, Categorical::new(7).unwrap(), tying).unwrap();
             // The reference wraps a lone input in a one-factor product before it sums it.
             let wanted = describe_reference(&reference(name))
                 .replace(&format!("(x{})", length - 1), &format!("x{}", length - 1));
@@ -135,8 +140,8 @@ mod tests {
     fn nothing_to_model_is_refused() {
         let coin = || Categorical::new(2).unwrap();
         for (result, words) in [
-            (hmm(0, 2, coin(), Tying::Homogeneous), "length = 0: must be at least 1"),
-            (hmm(2, 0, coin(), Tying::Homogeneous), "latents = 0: must be at least 1"),
+            (hmm(0, 2, coin()), "length = 0: must be at least 1"),
+            (hmm(2, 0, coin()), "latents = 0: must be at least 1"),
         ] {
             let error = result.unwrap_err();
             assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Option, words));

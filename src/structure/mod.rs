@@ -33,7 +33,7 @@ use std::sync::Arc;
 pub use clusters::Clusters;
 pub use densities::{Spread, Spreads, has_densities, start_densities};
 pub use hclt::{HcltOptions, HcltParams, hclt};
-pub use hmm::{Tying, hmm, hmm_of};
+pub use hmm::{Tying, hmm, hmm_of, hmm_with};
 pub use monarch::{factor_latents, monarch_hmm};
 pub use mutual_information::{InformationMatrix, MutualInformation, mutual_information, mutual_information_telling};
 pub use pd::{PdOptions, pd};

@@ -91,8 +91,8 @@ fn block_diagonal(circuit: &mut CircuitBuilder, child: NodeId, size: usize, bloc
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::hmm;
     use super::super::testing::{assert_normalised, probability, worlds};
-    use super::super::{Tying, hmm};
     use super::*;
     use crate::circuit::{Categorical, Params};
     use crate::error::ErrorKind;
@@ -120,7 +120,7 @@ mod tests {
                 // Two f32 rows, each summing to one within a few 1e-7.
                 prop_assert!((row.iter().sum::<f64>() - 1.0).abs() < 1e-6);
             }
-            let dense = hmm(length, b1 * b2, Categorical::new(2).unwrap(), Tying::Homogeneous).unwrap();
+            let dense = hmm(length, b1 * b2, Categorical::new(2).unwrap()).unwrap();
             let dense_params = Params::from_rows(&dense, |id, unit| match id.index() {
                 0 => params.row(ids[0], unit),
                 1 => transition[unit].iter().map(|&w| w as f32).collect(),

@@ -37,7 +37,7 @@ pub fn start_sequence(circuit: &Circuit, rows: &Batch, params: &mut Params) -> R
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Tying, hmm, monarch_hmm};
+    use super::super::{Tying, hmm_with, monarch_hmm};
     use super::*;
     use crate::circuit::{Categorical, ParamId};
     use crate::rng::Rng;
@@ -57,7 +57,7 @@ mod tests {
     }
 
     fn dense(latents: usize, tying: Tying) -> Circuit {
-        hmm(NUM_VARS, latents, Categorical::new(CATS as u32).unwrap(), tying).unwrap()
+        hmm_with(NUM_VARS, latents, Categorical::new(CATS as u32).unwrap(), tying).unwrap()
     }
 
     fn circuits() -> Vec<Circuit> {

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use anemone::backend::PlaceSpec;
 use anemone::compare::findings::{Contender, Findings};
 use anemone::compare::run::{Audience, CompareOptions, Task};
 use anemone::compare::spec::{Choice, ComparisonSpec, ContenderSpec, Overrides};
 use anemone::pipeline::observer::{Event, Observer};
-use anemone::backend::PlaceSpec;
 use anemone::pipeline::stop::Stop;
 use assert_cmd::Command;
 use tempfile::TempDir;

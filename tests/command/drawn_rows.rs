@@ -12,7 +12,7 @@ use anemone::decode::ycocg::{ycocg_r, ycocg_r_to_categories};
 use anemone::learner::{Identity, Progress, Snapshot, model};
 use anemone::optim::OptimizerState;
 use anemone::rng::Rng;
-use anemone::structure::{Tying, hmm};
+use anemone::structure::hmm;
 use assert_cmd::Command;
 use image::RgbImage;
 use serde_json::{Map, Value};
@@ -364,7 +364,7 @@ fn a_model_without_a_pipeline_is_drawn_from_and_impossible_rows_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     // Two states that never change, each with symbols of its own.
-    let circuit = Arc::new(hmm(3, 2, Categorical::new(4).unwrap(), Tying::Homogeneous).unwrap());
+    let circuit = Arc::new(hmm(3, 2, Categorical::new(4).unwrap()).unwrap());
     let params = Params::from_rows(&circuit, |param, unit| match &circuit.params()[param.index()].kind {
         ParamKind::Input(_) => [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.25, 0.75]][unit].to_vec(),
         ParamKind::Sum { .. } if circuit.params()[param.index()].units == 1 => vec![0.5, 0.5],
@@ -425,7 +425,7 @@ fn drawn_text_has_no_power_over_the_terminal_and_files_get_it_as_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path();
     let (escape, delete) = (215, 221); // of GPT-2's tokens
-    let circuit = Arc::new(hmm(2, 2, Categorical::new(50_257).unwrap(), Tying::Homogeneous).unwrap());
+    let circuit = Arc::new(hmm(2, 2, Categorical::new(50_257).unwrap()).unwrap());
     let params = Params::from_rows(&circuit, |param, unit| match &circuit.params()[param.index()].kind {
         ParamKind::Input(_) => (0..50_257).map(|cat| f32::from(cat == [escape, delete][unit])).collect(),
         ParamKind::Sum { .. } if circuit.params()[param.index()].units == 1 => vec![1.0, 0.0],

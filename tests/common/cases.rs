@@ -9,8 +9,8 @@ use anemone::circuit::{
 use anemone::data::{Batch, Column};
 use anemone::rng::Rng;
 use anemone::structure::{
-    HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, hclt, hmm, monarch_hmm, mutual_information,
-    pd, pdhclt, rat_spn,
+    HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, hclt, hmm, hmm_with, monarch_hmm,
+    mutual_information, pd, pdhclt, rat_spn,
 };
 
 /// A circuit with parameters to start from.
@@ -197,8 +197,8 @@ pub fn structures(latents: usize, cats: u32) -> Vec<Case> {
         PdOptions { max_product_connections: Some(1), block_size: Some(1), ..PdOptions::new(vec![1, 2], latents) };
     let monarch = if latents.is_multiple_of(4) { (4, latents / 4) } else { (2, latents) };
     vec![
-        Case::new("hmm", hmm(6, latents, table(0), Tying::Homogeneous).unwrap()),
-        Case::new("hmm untied", hmm(5, latents, table(0), Tying::Inhomogeneous).unwrap()),
+        Case::new("hmm", hmm(6, latents, table(0)).unwrap()),
+        Case::new("hmm untied", hmm_with(5, latents, table(0), Tying::Inhomogeneous).unwrap()),
         Case::new("monarch hmm", monarch_hmm(4, monarch, table(0)).unwrap()),
         learned_tree("hclt", latents, cats, HcltOptions::default()),
         learned_tree(

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anemone::circuit::{Categorical, Distribution, Params};
 use anemone::rng::Rng;
 use anemone::structure::{
-    HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, hclt, hmm, monarch_hmm, mutual_information,
-    pd, pdhclt, rat_spn,
+    HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, hclt, hmm_with, monarch_hmm,
+    mutual_information, pd, pdhclt, rat_spn,
 };
 use proptest::prelude::*;
 
@@ -119,7 +119,7 @@ impl Drawn {
             seed,
         };
         let circuit = match &self.kind {
-            DrawnKind::Hmm { length, tying } => hmm(*length, latents, table(0), *tying),
+            DrawnKind::Hmm { length, tying } => hmm_with(*length, latents, table(0), *tying),
             DrawnKind::MonarchHmm { length, factors } => monarch_hmm(*length, *factors, table(0)),
             DrawnKind::LearnedHclt { num_vars, tie_inputs, components } => {
                 let data = chained_data(*num_vars, cats, seed);

@@ -18,7 +18,7 @@ use anemone::optim::{
     AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
 };
 use anemone::rng::Rng;
-use anemone::structure::{HcltOptions, Tree, Tying, hclt, hmm, monarch_hmm};
+use anemone::structure::{HcltOptions, Tree, Tying, hclt, hmm, hmm_with, monarch_hmm};
 
 use crate::common::cases::{self, Case};
 use crate::common::compare::{LOG_LIKELIHOOD, Tolerance, close, close_number, close_rows, close_table};
@@ -45,7 +45,7 @@ fn structures(latents: usize, length: usize) -> Vec<Case> {
     let table = || Categorical::new(7).unwrap();
     let factors = if latents.is_multiple_of(4) { (4, latents / 4) } else { (2, latents / 2) };
     vec![
-        Case::new("hmm", hmm(length, latents, table(), Tying::Homogeneous).unwrap()),
+        Case::new("hmm", hmm(length, latents, table()).unwrap()),
         Case::new("monarch hmm", monarch_hmm(length, factors, table()).unwrap()),
         cases::learned_tree("hclt", latents, 5, HcltOptions::default()),
         cases::chunked_trees(9, latents.min(8), 4),
@@ -132,7 +132,7 @@ fn tall_tiles_agree_with_the_cpu() {
         let parents: Vec<Option<usize>> = (0..20).map(|var| (var > 0).then_some(0)).collect();
         let tree = Tree::from_parents(&parents).unwrap();
         let star = hclt(&tree, 8, |_| Categorical::new(3).unwrap(), HcltOptions::default()).unwrap();
-        let chain = hmm(18, 100, Categorical::new(3).unwrap(), Tying::Inhomogeneous).unwrap();
+        let chain = hmm_with(18, 100, Categorical::new(3).unwrap(), Tying::Inhomogeneous).unwrap();
         for (case, rows) in [(Case::new("star", star), 130), (Case::new("chain", chain), 5)] {
             agrees(&case, &weighted(&case, rows, 9), CudaPrecision::Tf32, TF32);
             agrees(&case, &weighted(&case, rows, 9), CudaPrecision::Bf16x3, F32);
@@ -201,7 +201,7 @@ fn every_optimizer_learns_on_tensor_cores() {
 fn a_slot_is_not_filled_before_it_was_read() {
     within_each(&STREAM_MODES, "backend::a_slot_is_not_filled_before_it_was_read", &[], || {
         let gaussian = Gaussian::new(0.05, 0.5).unwrap();
-        let gaussians = Case::new("gaussian hmm", hmm(5, 4, gaussian, Tying::Homogeneous).unwrap());
+        let gaussians = Case::new("gaussian hmm", hmm(5, 4, gaussian).unwrap());
         for case in [&structures(8, 6)[0], &gaussians] {
             let Case { name, circuit, params } = case;
             let (mut got, mut want) = (cuda(circuit, params, CudaPrecision::F32), cpu(circuit, params));
@@ -255,7 +255,7 @@ fn replayed_graphs_learn_what_single_launches_do() {
 fn densities_learn_what_they_learn_on_the_cpu() {
     within_each(&STREAM_MODES, "backend::densities_learn_what_they_learn_on_the_cpu", &[], || {
         let gaussian = Gaussian::new(0.05, 0.5).unwrap();
-        let gaussians = Case::new("gaussian hmm", hmm(6, 8, gaussian, Tying::Homogeneous).unwrap());
+        let gaussians = Case::new("gaussian hmm", hmm(6, 8, gaussian).unwrap());
         for case in [Case::new("mixed inputs", cases::mixed()), gaussians] {
             agrees(&case, &weighted(&case, 17, 6), CudaPrecision::F32, Tolerance { absolute: 1e-5, relative: 1e-4 });
             for spec in &specs()[..5] {
@@ -298,7 +298,7 @@ fn a_batch_in_several_micro_batches_is_the_same_step() {
 #[test]
 fn a_category_of_many_rows_is_added_up_in_pieces() {
     within_each(&STREAM_MODES, "backend::a_category_of_many_rows_is_added_up_in_pieces", &[], || {
-        let circuit = Arc::new(hmm(2, 3, Categorical::new(4).unwrap(), Tying::Homogeneous).unwrap());
+        let circuit = Arc::new(hmm(2, 3, Categorical::new(4).unwrap()).unwrap());
         let params = Params::random(&circuit, 3, 2.0).unwrap();
         let values: Vec<u8> = (0..1400).map(|i| if i % 7 == 0 { (i % 4) as u8 } else { 2 }).collect();
         let batch = Batch::from_rows(&values, 2).unwrap().with_missing(|row, var| var == 1 && row % 2 == 0);
@@ -474,7 +474,7 @@ fn several_devices_learn_what_one_does() {
 
 /// Why there is no backend.
 fn refused(options: &CudaOptions) -> String {
-    let circuit = Arc::new(hmm(3, 4, Categorical::new(3).unwrap(), Tying::Homogeneous).unwrap());
+    let circuit = Arc::new(hmm(3, 4, Categorical::new(3).unwrap()).unwrap());
     let params = Params::random(&circuit, 1, 2.0).unwrap();
     let error = CudaBackend::new(circuit, &params, options).err().expect("there is no device");
     assert_eq!(error.kind(), ErrorKind::Device);
@@ -554,7 +554,7 @@ fn an_allocation_that_fails_is_an_error() {
 #[test]
 fn too_small_a_device_says_what_would_fit() {
     within("backend::too_small_a_device_says_what_would_fit", &[("MEMORY", "2M")], || {
-        let circuit = Arc::new(hmm(12, 512, Categorical::new(50).unwrap(), Tying::Homogeneous).unwrap());
+        let circuit = Arc::new(hmm(12, 512, Categorical::new(50).unwrap()).unwrap());
         let params = Params::random(&circuit, 1, 2.0).unwrap();
         let error = CudaBackend::new(circuit.clone(), &params, &CudaOptions::default())
             .and_then(|mut backend| {

@@ -62,7 +62,7 @@ fn stream(case: &Case, epochs: u64) -> Vec<Item> {
 
 fn learner(case: &Case, spec: &OptimizerSpec, resume: Option<&Checkpoint>) -> Learner {
     let (backend, optimizer) = start(&case.circuit, &case.params, spec);
-    Learner::spawn(Box::new(backend), optimizer, resume).unwrap()
+    Learner::from_parts(Box::new(backend), optimizer, resume).unwrap()
 }
 
 async fn feed(learner: &Learner, items: &[Item]) {
@@ -187,7 +187,7 @@ impl Optimizer for Hooked {
 
 fn hooked(case: &Case, before: impl FnMut() -> Result<()> + Send + 'static) -> Learner {
     let (backend, inner) = start(&case.circuit, &case.params, &anemone());
-    Learner::spawn(Box::new(backend), Box::new(Hooked { inner, before: Box::new(before) }), None).unwrap()
+    Learner::from_parts(Box::new(backend), Box::new(Hooked { inner, before: Box::new(before) }), None).unwrap()
 }
 
 /// A learner that waits before every batch until it is told to continue, or until the teller is gone.
@@ -358,7 +358,7 @@ async fn a_checkpoint_is_resumed_by_its_circuit_and_its_optimizer_alone() {
 
     let spawn = |case: &Case, spec: &OptimizerSpec, checkpoint: &Checkpoint| {
         let (backend, optimizer) = start(&case.circuit, &case.params, spec);
-        Learner::spawn(Box::new(backend), optimizer, Some(checkpoint))
+        Learner::from_parts(Box::new(backend), optimizer, Some(checkpoint))
     };
     // The same parameter blocks in another structure: the numbers would fit.
     let reordered = Case::new("longer", tied_hmm(6, 3, 4));

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use anemone::backend::Backend;
 use anemone::backend::cpu::{CpuOptions, IsaCap, Precision};
 use anemone::circuit::{Categorical, Circuit, NodeKind, ParamKind, Params};
-use anemone::query::sample;
 use anemone::data::Batch;
 use anemone::optim::{AnemoneSpec, FullBatchEmSpec, OptimizerSpec};
+use anemone::query::sample;
 use anemone::rng::Rng;
-use anemone::structure::{Tying, hmm};
+use anemone::structure::{Tying, hmm, hmm_with};
 
 use crate::common::spec::{Spec, Table};
 use crate::common::{cases, cpu_with, mean_flows, start_with, two_threads};
@@ -23,7 +23,7 @@ fn options(precision: Precision) -> CpuOptions {
 
 /// A hidden Markov model whose rows of parameters range over exp(`range`).
 fn model(length: usize, latents: usize, cats: u32, range: f64) -> (Arc<Circuit>, Params) {
-    let circuit = hmm(length, latents, Categorical::new(cats).unwrap(), Tying::Homogeneous).unwrap();
+    let circuit = hmm(length, latents, Categorical::new(cats).unwrap()).unwrap();
     let params = Params::random(&circuit, 1, range).unwrap();
     (Arc::new(circuit), params)
 }
@@ -94,7 +94,7 @@ fn likelihoods_and_flows_of_a_long_hmm_are_as_precise_as_asked() {
 #[test]
 fn evaluations_have_the_same_bits_whatever_the_precision_of_training() {
     for tying in [Tying::Homogeneous, Tying::Inhomogeneous] {
-        let circuit = Arc::new(hmm(6, 20, Categorical::new(9).unwrap(), tying).unwrap());
+        let circuit = Arc::new(hmm_with(6, 20, Categorical::new(9).unwrap(), tying).unwrap());
         let params = Params::random(&circuit, 2, 2.0).unwrap();
         let batch = sample(&circuit, &params, 40, &mut Rng::new(6)).unwrap();
         // Not beyond the vectors that f32 has, so that bits can be compared where there are tiles.

@@ -16,7 +16,7 @@ use anemone::circuit::{
 use anemone::data::Batch;
 use anemone::optim::{AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule};
 use anemone::structure::{
-    HcltOptions, MutualInformation, PdOptions, Tree, Tying, hclt, hmm, mutual_information, pdhclt,
+    HcltOptions, MutualInformation, PdOptions, Tree, Tying, hclt, hmm_with, mutual_information, pdhclt,
 };
 use serde_json::Value;
 
@@ -431,7 +431,7 @@ fn soft_bins(args: &Value) -> MutualInformation {
 }
 
 fn our_hmm(json: &Value, tying: Tying) -> Circuit {
-    hmm(list(&list(&json["data"])[0]).len(), 4, inputs_of(json), tying).unwrap()
+    hmm_with(list(&list(&json["data"])[0]).len(), 4, inputs_of(json), tying).unwrap()
 }
 
 #[test]

@@ -13,7 +13,7 @@ use anemone::circuit::{Categorical, Circuit, ParamKind, Params, StatesInUse};
 use anemone::data::Batch;
 use anemone::learner::{Identity, Learner, model};
 use anemone::optim::{Optimizer, OptimizerSpec, OptimizerState, StepReport};
-use anemone::structure::{Tying, hmm};
+use anemone::structure::{Tying, hmm, hmm_with};
 use assert_cmd::Command;
 use serde_json::{Map, Value, json};
 
@@ -29,7 +29,7 @@ fn perplexity(masses: &[f64]) -> f64 {
 
 fn learner(case: &Case, spec: &OptimizerSpec) -> Learner {
     let (backend, optimizer) = start(&case.circuit, &case.params, spec);
-    Learner::spawn(Box::new(backend), optimizer, None).unwrap()
+    Learner::from_parts(Box::new(backend), optimizer, None).unwrap()
 }
 
 fn anemone() -> OptimizerSpec {
@@ -38,7 +38,7 @@ fn anemone() -> OptimizerSpec {
 
 /// An HMM of three states, all alike, but that nothing ever leads to the last one; it begins in the first.
 fn with_a_dead_state(tying: Tying) -> Case {
-    let circuit = hmm(3, 3, Categorical::new(2).unwrap(), tying).unwrap();
+    let circuit = hmm_with(3, 3, Categorical::new(2).unwrap(), tying).unwrap();
     let initial = circuit.param_ids().last();
     let rows = |id, _| match circuit.layout().block(id).values_per_row {
         2 => vec![0.5, 0.5],
@@ -52,7 +52,7 @@ fn with_a_dead_state(tying: Tying) -> Case {
 #[test]
 fn a_tied_hmm_has_the_number_of_the_average_over_positions() {
     let (length, states) = (5, 4);
-    let circuit = Arc::new(hmm(length, states, Categorical::new(3).unwrap(), Tying::Homogeneous).unwrap());
+    let circuit = Arc::new(hmm(length, states, Categorical::new(3).unwrap()).unwrap());
     let params = Params::random(&circuit, 7, 4.0).unwrap();
     let ids: Vec<_> = circuit.param_ids().collect();
     let row = |block: usize, unit: usize| params.row(ids[block], unit).into_iter().map(f64::from).collect::<Vec<_>>();
@@ -97,7 +97,7 @@ fn every_circuit_has_the_numbers_of_its_definition() {
 
 #[tokio::test]
 async fn a_dead_state_is_seen_by_whoever_asks_the_learner() {
-    let alive = Case::new("alive", hmm(4, 3, Categorical::new(2).unwrap(), Tying::Inhomogeneous).unwrap());
+    let alive = Case::new("alive", hmm_with(4, 3, Categorical::new(2).unwrap(), Tying::Inhomogeneous).unwrap());
     let alive = Case { params: Params::random(&alive.circuit, 1, 0.0).unwrap(), ..alive };
     let used = learner(&alive, &anemone()).states_in_use().await.unwrap();
     assert!(used.variables.iter().all(|variable| (variable.in_use - 3.0).abs() < 1e-5), "{used:?}");
@@ -114,7 +114,7 @@ async fn a_dead_state_is_seen_by_whoever_asks_the_learner() {
 
 #[tokio::test]
 async fn asking_changes_nothing_that_is_learned() {
-    let large = hmm(3, 5, Categorical::new(5000).unwrap(), Tying::Homogeneous).unwrap();
+    let large = hmm(3, 5, Categorical::new(5000).unwrap()).unwrap();
     let cases = [
         Case::new("tied hmm", tied_hmm(5, 3, 4)),
         Case::new("mixed inputs", mixed()),
@@ -181,7 +181,7 @@ async fn asking_takes_no_buffer_however_often() {
     let case = Case::new("tied hmm", tied_hmm(5, 3, 4));
     let (send, told) = mpsc::channel();
     let backend = cpu(&case.circuit, &case.params);
-    let learner = Learner::spawn(Box::new(backend), Box::new(Counting(send)), None).unwrap();
+    let learner = Learner::from_parts(Box::new(backend), Box::new(Counting(send)), None).unwrap();
     learner.learn(case.batch(1, 0)).await.unwrap();
     for _ in 0..10 {
         learner.states_in_use().await.unwrap();

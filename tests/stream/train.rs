@@ -3,13 +3,13 @@
 use std::fs;
 use std::path::Path;
 
+use anemone::backend::PlaceSpec;
 use anemone::backend::cpu::{CpuBackend, CpuOptions};
 use anemone::backend::{Backend, TrainingPrecision};
 use anemone::circuit::StatesInUse;
 use anemone::learner::checkpoint::{load, write};
 use anemone::learner::{Checkpoint, Snapshot, latest};
 use anemone::pipeline::observer::{Event, Finished, Observer};
-use anemone::backend::PlaceSpec;
 use anemone::pipeline::run::{TrainOptions, train};
 use anemone::pipeline::spec::PipelineSpec;
 use anemone::pipeline::stop::Stop;

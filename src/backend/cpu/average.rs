@@ -28,8 +28,8 @@ impl CpuBackend {
             None => &mut [],
         };
         lagging.iter_mut().for_each(|table| table.averaged(weight as f32));
-        let (circuit, theta) = (&self.circuit, &self.theta);
-        self.pool.install(|| {
+        let (circuit, theta) = (&self.fixed.circuit, &self.theta);
+        self.workers.install(|| {
             blocks(circuit, average).into_par_iter().enumerate().for_each(|(at, (layout, kind, average))| {
                 if !lagging.iter().any(|table| table.param.index() == at) {
                     average_block(layout, kind, &theta[layout.values.clone()], average, weight);

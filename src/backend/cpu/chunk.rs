@@ -213,7 +213,7 @@ pub(super) fn lanes(
 }
 
 /// A multiple of the heights of all matrix kernels.
-const MOST_TILE_ROWS: usize = 132;
+pub(super) const MOST_TILE_ROWS: usize = 132;
 const LEAST_LANES: usize = 4;
 /// Every lane has sums of its own of the weights that are shared.
 const MOST_LANES: usize = 16;

@@ -1,10 +1,7 @@
 //! One micro-batch through the circuit: forwards, backwards with flows and updates on the way, then what is shared.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
-
-use rayon::ThreadPool;
-use rayon::prelude::*;
+use std::sync::PoisonError;
 
 use super::chunk::{Chunk, TileState};
 use super::forward::Pass;
@@ -12,6 +9,7 @@ use super::gather::{Gather, flow_row};
 use super::kernels::multiversion;
 use super::schedule::{Direction, ParamTask, Run, Schedule, Work};
 use super::worker::{Phase, Scratch};
+use super::workers::Workers;
 use super::{backward, forward, statistics, tables, weights};
 use crate::circuit::{ParamId, ParamKind};
 use crate::plan::Buffer;
@@ -19,44 +17,23 @@ use crate::plan::Buffer;
 /// About how many occurrences of categories one task gathers.
 const OCCURRENCES: usize = 4096;
 
-/// Who works: threads with their scratch memory, and the order of work.
+/// A pass, the order of work, and who works.
 #[derive(Clone, Copy)]
 pub(super) struct Engine<'a> {
     pub pass: Pass<'a>,
     pub schedule: &'a Schedule,
-    pub pool: &'a ThreadPool,
-    pub scratch: &'a [Mutex<Scratch>],
+    pub workers: &'a Workers,
 }
 
 impl<'a> Engine<'a> {
     /// Runs a pass on all workers.
     fn run(&self, direction: Direction, num_tiles: usize, act: impl Fn(&Work, &mut Scratch) + Sync) {
-        let workers = self.pool.current_num_threads().min(self.scratch.len());
-        let run = Run::new(self.schedule, direction, num_tiles, workers);
-        self.pool.broadcast(|context| {
-            self.with_scratch(context.index(), |scratch| {
-                scratch.packs.clear();
-                run.work(context.index(), |work| {
-                    scratch.clock.start();
-                    act(work, scratch);
-                });
-            });
-        });
-    }
-
-    fn with_scratch<T>(&self, worker: usize, act: impl FnOnce(&mut Scratch) -> T) -> T {
-        act(&mut self.scratch[worker].lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Does something for every item in parallel, with the scratch of whoever does it.
-    pub fn for_each<T: Send>(&self, items: Vec<T>, act: impl Fn(T, &mut Scratch) + Sync) {
-        self.pool.install(|| {
-            items.into_par_iter().with_max_len(1).for_each(|item| {
-                let worker = self.pool.current_thread_index().expect("a thread of this pool");
-                self.with_scratch(worker, |scratch| {
-                    scratch.clock.start();
-                    act(item, scratch);
-                });
+        let run = Run::new(self.schedule, direction, num_tiles, self.workers.count());
+        self.workers.broadcast(|worker, scratch| {
+            scratch.packs.clear();
+            run.work(worker, |work| {
+                scratch.clock.start();
+                act(work, scratch);
             });
         });
     }
@@ -104,7 +81,7 @@ impl<'a> Engine<'a> {
     /// Values and flows of all nodes, tile by tile: each goes forwards and back before the next of its lane begins. For
     /// circuits that release nothing on the way.
     pub fn round_trip(&self, lanes: Vec<&mut [Chunk]>, root_flow: impl Fn(usize) -> f32 + Sync) {
-        self.for_each(lanes, |lane, scratch| {
+        self.workers.for_each(lanes, |lane, scratch| {
             for i in 0..lane.len() {
                 if let [.., before, next] = &mut lane[..=i] {
                     next.take_over(before);
@@ -150,7 +127,7 @@ impl<'a> Engine<'a> {
                     let index = self.schedule.tied[param.index()].expect("weights that several nodes share");
                     let rows_per_task = (32_768 / cols).max(1);
                     let tasks = super::buffers::tiles(block.units, rows_per_task).collect();
-                    self.for_each(tasks, |rows: Range<usize>, scratch| {
+                    self.workers.for_each(tasks, |rows: Range<usize>, scratch| {
                         self.tied_total(gather.chunks, index, rows.clone(), *cols, scratch);
                         scratch.clock.lap(Phase::Flows);
                         let Scratch { single, top_down, .. } = scratch;
@@ -159,10 +136,10 @@ impl<'a> Engine<'a> {
                     });
                 }
                 ParamKind::Input(distribution) if distribution.is_table() => {
-                    self.for_each(vec![param], |param, scratch| tables::run(gather, param, scratch));
+                    self.workers.for_each(vec![param], |param, scratch| tables::run(gather, param, scratch));
                 }
                 ParamKind::Input(_) => {
-                    self.for_each(vec![param], |param, scratch| statistics::run(gather, param, scratch));
+                    self.workers.for_each(vec![param], |param, scratch| statistics::run(gather, param, scratch));
                 }
             }
         }
@@ -194,10 +171,10 @@ impl<'a> Engine<'a> {
     pub fn large_table(&self, gather: Gather<'_>, param: ParamId) {
         let sorted = tables::SortedRows::of_table(self.pass, gather.chunks, param);
         let missing =
-            self.with_scratch(0, |scratch| tables::missing_flow(gather, param, &sorted, &mut scratch.columns));
+            self.workers.with_scratch(0, |scratch| tables::missing_flow(gather, param, &sorted, &mut scratch.columns));
         // Where every row decays, few occurrences are work enough for a task.
         let occurrences = if gather.keep == 1.0 { OCCURRENCES } else { OCCURRENCES / 8 };
-        self.for_each(sorted.ranges(occurrences), |cats, scratch| {
+        self.workers.for_each(sorted.ranges(occurrences), |cats, scratch| {
             tables::add_range(gather, param, &sorted, cats, &missing, scratch);
             scratch.clock.lap(Phase::Flows);
         });

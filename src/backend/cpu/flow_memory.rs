@@ -131,11 +131,11 @@ mod tests {
     use crate::backend::Backend;
     use crate::backend::cpu::{CpuBackend, CpuOptions};
     use crate::circuit::{Categorical, Distribution, ParamId, Params};
-    use crate::query::sample;
     use crate::optim::AnemoneSpec;
     use crate::plan::Step;
+    use crate::query::sample;
     use crate::rng::Rng;
-    use crate::structure::{HcltOptions, PdOptions, Tree, Tying, hclt, hmm, pd};
+    use crate::structure::{HcltOptions, PdOptions, Tree, Tying, hclt, hmm_with, pd};
 
     fn cats(_: usize) -> Arc<dyn Distribution> {
         Categorical::new(3).unwrap()
@@ -226,7 +226,7 @@ mod tests {
     fn other_shapes_share_as_well_as_they_can() {
         check(&grid());
         for tying in [Tying::Homogeneous, Tying::Inhomogeneous] {
-            check(&hmm(9, 4, Categorical::new(3).unwrap(), tying).unwrap());
+            check(&hmm_with(9, 4, Categorical::new(3).unwrap(), tying).unwrap());
         }
     }
 
@@ -246,8 +246,9 @@ mod tests {
         let options = CpuOptions { threads: Some(threads), ..CpuOptions::default() };
         let mut backend = CpuBackend::new(circuit.clone(), &params, &options).unwrap();
         if !is_shared {
-            backend.plan = Plan::new(circuit);
-            backend.schedule = Schedule::new(circuit, &backend.plan);
+            let fixed = Arc::get_mut(&mut backend.fixed).expect("nobody else has it");
+            fixed.plan = Plan::new(circuit);
+            fixed.schedule = Schedule::new(circuit, &fixed.plan);
         }
         let mut optimizer = AnemoneSpec::default().build(&mut backend).unwrap();
         for _ in 0..3 {

@@ -5,14 +5,15 @@
 //! is found here and marked: the backward pass then meets no surprises.
 
 use super::chunk::{Chunk, MISSING, TileState};
-use super::kernels::product::{Matrix, MatrixMut, Packed, multiply};
+use super::kernels::product::{Matrix, MatrixMut, multiply};
 use super::kernels::{Arithmetic, Isa, multiversion};
+use super::packed::PackedWeights;
 use super::products;
 use super::scaled::{
     DOUBTFUL, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
     is_comfortable, settle_row, standard_exponent, underflow_loss,
 };
-use super::shared::SharedSlice;
+use super::shared::ReadOnly;
 use super::worker::Scratch;
 use crate::circuit::{Circuit, ParamId};
 use crate::data::Batch;
@@ -27,21 +28,12 @@ pub(super) struct Pass<'a> {
     /// How matrix products are computed.
     pub arithmetic: Arithmetic,
     /// The parameters, in the circuit's layout.
-    pub theta: SharedSlice<'a, f32>,
+    pub theta: ReadOnly<'a, f32>,
     /// Weights that several nodes share, packed beforehand for this arithmetic; by block.
     pub packed: &'a [Option<PackedWeights>],
     pub batch: &'a Batch,
     /// The largest flow that a row can have at the root is below 2^this.
     pub flow_bits: i64,
-}
-
-/// A weight matrix, packed for both directions.
-#[derive(Default)]
-pub(super) struct PackedWeights {
-    /// Wᵀ.
-    pub forward: Packed,
-    /// W.
-    pub backward: Packed,
 }
 
 impl<'a> Pass<'a> {

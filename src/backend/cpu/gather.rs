@@ -24,6 +24,8 @@ pub(super) enum Target<'a> {
 pub(super) struct Gather<'a> {
     pub pass: Pass<'a>,
     pub chunks: &'a [Chunk],
+    /// The parameters, for the tasks that update them.
+    pub theta: SharedSlice<'a, f32>,
     /// For weights that are shared, which accumulator of a tile is theirs; by block.
     pub tied: &'a [Option<usize>],
     /// Where flows go: target = keep·target + flows.

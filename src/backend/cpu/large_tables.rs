@@ -1,12 +1,15 @@
 //! Large tables in a fused step: touched rows before the pass, their update after it, and everybody on demand.
 
 use super::engine::{Engine, lock};
+use super::fixed::Fixed;
 use super::gather::{Fused, Gather, LEAST_MOMENTUM};
 use super::kernels::prefetch;
 use super::lazy::{Cells, LazyTable};
 use super::shared::SharedSlice;
 use super::tables::{Moves, SortedRows, add_and_move, segment};
 use super::worker::Phase;
+use super::workers::Workers;
+use crate::circuit::Circuit;
 
 /// Occurrences of categories that one task updates.
 const OCCURRENCES: usize = 1024;
@@ -15,17 +18,18 @@ const OCCURRENCES: usize = 1024;
 /// together.
 const CATEGORIES: usize = 64;
 
-/// What rows of large tables lag in, besides θ: momentum flows, and averaged parameters where there are any.
+/// What rows of large tables lag in: parameters, momentum flows, and averaged parameters where there are any.
 #[derive(Clone, Copy)]
 pub(super) struct Lagging<'a> {
+    pub theta: SharedSlice<'a, f32>,
     pub flows: SharedSlice<'a, f32>,
     pub average: Option<SharedSlice<'a, f32>>,
 }
 
-fn cells<'a>(engine: Engine<'a>, lagging: Lagging<'a>, table: &LazyTable) -> Cells<'a> {
-    let layout = engine.pass.circuit.layout().block(table.param);
+fn cells<'a>(circuit: &Circuit, lagging: Lagging<'a>, table: &LazyTable) -> Cells<'a> {
+    let layout = circuit.layout().block(table.param);
     Cells {
-        theta: engine.pass.theta.part(layout.values.clone()),
+        theta: lagging.theta.part(layout.values.clone()),
         flows: lagging.flows.part(layout.stats.clone()),
         average: lagging.average.map(|average| average.part(layout.values.clone())),
         units: layout.units(),
@@ -33,30 +37,36 @@ fn cells<'a>(engine: Engine<'a>, lagging: Lagging<'a>, table: &LazyTable) -> Cel
 }
 
 /// Brings the rows up to date that a batch touches, and those of the sweep.
-pub(super) fn catch_up<'a>(engine: Engine<'a>, lagging: Lagging<'a>, table: &mut LazyTable, touched: &SortedRows) {
+pub(super) fn catch_up(
+    fixed: &Fixed,
+    workers: &Workers,
+    lagging: Lagging<'_>,
+    table: &mut LazyTable,
+    touched: &SortedRows,
+) {
     if !table.is_behind() {
         return;
     }
     let sweep = table.next_sweep();
     let is_wanted = |category: &usize| !touched.of(*category).is_empty() || sweep.contains(category);
     let wanted: Vec<usize> = (0..table.num_cats()).filter(is_wanted).collect();
-    replay(engine, lagging, table, &wanted);
+    replay(fixed, workers, lagging, table, &wanted);
     table.caught_up(&wanted);
 }
 
 /// Brings all rows of all tables up to date.
-pub(super) fn settle<'a>(engine: Engine<'a>, lagging: Lagging<'a>, tables: &mut [LazyTable]) {
+pub(super) fn settle(fixed: &Fixed, workers: &Workers, lagging: Lagging<'_>, tables: &mut [LazyTable]) {
     for table in tables.iter_mut().filter(|table| table.is_behind()) {
-        replay(engine, lagging, table, &(0..table.num_cats()).collect::<Vec<_>>());
+        replay(fixed, workers, lagging, table, &(0..table.num_cats()).collect::<Vec<_>>());
         table.reset();
     }
 }
 
-fn replay<'a>(engine: Engine<'a>, lagging: Lagging<'a>, table: &LazyTable, categories: &[usize]) {
-    let cells = cells(engine, lagging, table);
-    engine.for_each(categories.chunks(CATEGORIES).collect(), |categories, scratch| {
+fn replay(fixed: &Fixed, workers: &Workers, lagging: Lagging<'_>, table: &LazyTable, categories: &[usize]) {
+    let cells = cells(&fixed.circuit, lagging, table);
+    workers.for_each(categories.chunks(CATEGORIES).collect(), |categories, scratch| {
         // SAFETY: a category belongs to one task, and no pass is under way.
-        unsafe { table.replay(engine.pass.isa, cells, categories) };
+        unsafe { table.replay(fixed.isa, cells, categories) };
         scratch.clock.lap(Phase::Update);
     });
 }
@@ -96,8 +106,8 @@ pub(super) fn update_large_table<'a>(
     // Rows of θ sum to one; what rounding adds to that does not grow, because every update retains less than all of it.
     moves.set(units, |unit| fused.of_table(1.0, masses[unit], top_down[unit], cats));
 
-    let cells = cells(engine, lagging, table);
-    engine.for_each(touched.ranges(OCCURRENCES), |range, scratch| {
+    let cells = cells(engine.pass.circuit, lagging, table);
+    engine.workers.for_each(touched.ranges(OCCURRENCES), |range, scratch| {
         let mut categories = range.filter(|&category| !touched.of(category).is_empty()).peekable();
         while let Some(category) = categories.next() {
             if let Some(&next) = categories.peek() {

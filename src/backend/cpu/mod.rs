@@ -10,6 +10,8 @@ mod backward;
 mod buffers;
 mod chunk;
 mod engine;
+mod evaluator;
+mod fixed;
 mod flow_memory;
 mod forward;
 mod gather;
@@ -19,6 +21,7 @@ mod large_pages;
 mod large_tables;
 mod lazy;
 mod log_space;
+mod packed;
 mod products;
 mod reference;
 mod renormalize;
@@ -33,14 +36,16 @@ mod update;
 mod weights;
 mod wide;
 mod worker;
+mod workers;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use rayon::prelude::*;
-use rayon::{ThreadPool, ThreadPoolBuilder};
 
+pub use self::evaluator::Evaluator;
+pub(crate) use self::fixed::Fixed;
 pub use self::flow_memory::bytes_per_row;
 #[doc(hidden)]
 pub use self::kernel_cases::{KernelCase, kernel_cases};
@@ -50,19 +55,17 @@ pub(crate) use self::top_down::top_down_of;
 
 use self::buffers::{FlowBuffer, with_flows};
 use self::chunk::Chunk;
-use self::forward::PackedWeights;
-use self::kernels::Arithmetic;
 use self::lazy::LazyTable;
-use self::schedule::Schedule;
+use self::packed::PackedBlocks;
+use self::step::Which;
 use self::update::{Retained, Update};
-use self::worker::Scratch;
+use self::workers::Workers;
 use super::{
     AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, Retain, RowsId, Tensor,
 };
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
 use crate::error::{Error, Result};
-use crate::plan::Plan;
 
 /// Options of [`CpuBackend`].
 #[derive(Clone, Debug)]
@@ -83,9 +86,6 @@ impl Default for CpuOptions {
     }
 }
 
-/// Rows beyond which a larger micro-batch gains nothing: some sixty tiles.
-const LARGEST_MICRO_BATCH: usize = 8192;
-
 /// The next backend's id.
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
@@ -96,9 +96,9 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 /// use anemone::backend::{Backend, cpu::{CpuBackend, CpuOptions}};
 /// use anemone::circuit::{Categorical, Params};
 /// use anemone::data::Batch;
-/// use anemone::structure::{Tying, hmm};
+/// use anemone::structure::hmm;
 ///
-/// let circuit = Arc::new(hmm(3, 4, Categorical::new(5)?, Tying::Homogeneous)?);
+/// let circuit = Arc::new(hmm(3, 4, Categorical::new(5)?)?);
 /// let params = Params::random(&circuit, 1, 2.0)?;
 /// let mut backend = CpuBackend::new(circuit, &params, &CpuOptions::default())?;
 /// let batch = Batch::from_rows(&[0u8, 1, 2, 4, 4, 0], 3)?;
@@ -108,33 +108,21 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 pub struct CpuBackend {
     /// Tells this backend's handles from those of others.
     id: u32,
-    circuit: Arc<Circuit>,
-    plan: Plan,
-    schedule: Schedule,
-    isa: Isa,
-    /// How training passes multiply matrices. Evaluation always does so in f32.
-    training: Arithmetic,
+    /// All that does not change from batch to batch.
+    fixed: Arc<Fixed>,
+    workers: Arc<Workers>,
     /// The parameters, in the circuit's layout. Rows of large tables may lag: `settle` before use.
     theta: Vec<f32>,
     /// θ̄, once there has been an average. Rows of large tables lag as those of θ do.
     average: Option<Vec<f32>>,
-    /// Shared weights, packed; by block.
-    packed: Vec<Option<PackedWeights>>,
-    /// Whether `packed` is of the parameters as they are now.
-    is_packed: bool,
-    /// Who can use `packed`.
-    packed_for: Arithmetic,
+    packed: PackedBlocks,
     flows: Vec<FlowBuffer>,
     rows: Vec<Vec<f64>>,
     /// Large tables, and the flow buffer whose momentum their updates use.
     lazy: Vec<LazyTable>,
     lazy_flows: Option<usize>,
-    pool: Arc<ThreadPool>,
-    /// Rows worked on at once.
-    micro_batch: usize,
     /// Working memory, kept from batch to batch.
     chunks: Vec<Chunk>,
-    scratch: Vec<Mutex<Scratch>>,
     phases: PhaseSeconds,
 }
 
@@ -145,61 +133,43 @@ impl CpuBackend {
         if options.threads == Some(0) {
             return Err(Error::option("threads = 0: must be at least 1, or left out to use all cores"));
         }
-        let mut cap = options.isa.or_environment()?;
-        if options.precision == Precision::F32 {
-            cap = cap.min(IsaCap::Avx512); // tiles are of no use to f32, and so the system is not asked for them
-        }
-        let isa = Isa::detect(cap);
-        let training = Arithmetic::new(isa, options.precision);
-        let pool = ThreadPoolBuilder::new()
-            .num_threads(options.threads.unwrap_or(0))
-            .thread_name(|i| format!("anemone-cpu-{i}"))
-            .build()
-            .map_err(|e| Error::option(format!("cannot start {:?} threads: {e}", options.threads)))?;
-        let (plan, schedule) = flow_memory::plan(&circuit);
-        let micro_batch = (options.memory_budget / plan.bytes_per_row()).clamp(1, LARGEST_MICRO_BATCH);
-        let packed = schedule.tied.iter().map(|tied| tied.map(|_| PackedWeights::default())).collect();
-        let cats = |param| circuit.layout().block(param).values_per_row;
-        let lazy = schedule.large_tables.iter().map(|&param| LazyTable::new(param, cats(param))).collect();
+        let fixed = Fixed::new(circuit, options)?;
         Ok(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             theta: large_pages::copied(params.values()),
             average: None,
-            packed,
-            is_packed: false,
-            packed_for: training,
+            packed: PackedBlocks::new(&fixed),
             flows: Vec::new(),
             rows: Vec::new(),
-            lazy,
+            lazy: fixed.lazy_tables(),
             lazy_flows: None,
-            scratch: (0..pool.current_num_threads()).map(|_| Mutex::default()).collect(),
-            pool: Arc::new(pool),
-            micro_batch,
             chunks: Vec::new(),
             phases: PhaseSeconds::default(),
-            circuit,
-            plan,
-            schedule,
-            isa,
-            training,
+            fixed: Arc::new(fixed),
+            workers: Arc::new(Workers::new(options.threads)?),
         })
+    }
+
+    /// What does not change, for evaluators to share.
+    pub(crate) fn fixed(&self) -> Arc<Fixed> {
+        self.fixed.clone()
     }
 
     /// Rows worked on at once: as many as the memory budget holds.
     pub fn micro_batch_rows(&self) -> usize {
-        self.micro_batch
+        self.fixed.micro_batch
     }
 
     /// The instruction set in use.
     pub fn isa(&self) -> Isa {
-        self.isa
+        self.fixed.isa
     }
 
     /// Does something on a thread of the pool. A step hands out work many times; from here that wakes nobody who is
     /// awake, and threads do not fall asleep in between.
     fn on_a_worker<T: Send>(&mut self, act: impl FnOnce(&mut Self) -> T + Send) -> T {
-        let pool = self.pool.clone();
-        pool.install(|| act(self))
+        let workers = self.workers.clone();
+        workers.install(|| act(self))
     }
 
     /// What was done since `begun`, one after the other from outside a pass, belongs to the update.
@@ -209,7 +179,7 @@ impl CpuBackend {
 
     /// How precisely training passes multiply matrices.
     pub fn precision(&self) -> Precision {
-        self.training.precision
+        self.fixed.training.precision
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<usize> {
@@ -224,7 +194,7 @@ impl CpuBackend {
 
     /// Where the single-precision buffers lie that gradient steps work on; all different.
     fn gradient_buffers<const N: usize>(&self, ids: [FlowsId; N]) -> Result<[usize; N]> {
-        self.circuit.require_weights_only()?;
+        self.fixed.circuit.require_weights_only()?;
         let mut at = [0; N];
         for (i, id) in ids.into_iter().enumerate() {
             at[i] = self.flows_at(id)?;
@@ -245,7 +215,7 @@ fn foreign_handle() -> Error {
 
 impl Backend for CpuBackend {
     fn circuit(&self) -> &Arc<Circuit> {
-        &self.circuit
+        &self.fixed.circuit
     }
 
     fn phase_seconds(&self) -> PhaseSeconds {
@@ -253,15 +223,15 @@ impl Backend for CpuBackend {
     }
 
     fn params(&self) -> Result<Params> {
-        Ok(Params::trusted(&self.circuit, self.settled(None).0))
+        Ok(Params::trusted(&self.fixed.circuit, self.settled(None).0))
     }
 
     fn set_params(&mut self, params: &Params) -> Result<()> {
-        params.check(&self.circuit)?;
+        params.check(&self.fixed.circuit)?;
         self.settle();
         self.theta.copy_from_slice(params.values());
         self.average = None;
-        self.is_packed = false;
+        self.packed.forget();
         Ok(())
     }
 
@@ -274,44 +244,40 @@ impl Backend for CpuBackend {
 
     fn averaged_params(&self) -> Result<Params> {
         match self.settled_average() {
-            Some(average) => Ok(Params::trusted(&self.circuit, average)),
+            Some(average) => Ok(Params::trusted(&self.fixed.circuit, average)),
             None => self.params(),
         }
     }
 
+    fn evaluator(&self) -> Result<Evaluator> {
+        Ok(Evaluator::new(self.fixed(), self.averaged_params()?))
+    }
+
     fn set_average(&mut self, average: &Params) -> Result<()> {
-        average.check(&self.circuit)?;
+        average.check(&self.fixed.circuit)?;
         self.settle();
         self.average = Some(large_pages::copied(average.values()));
         Ok(())
     }
 
     fn averaged_log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
-        self.circuit.check_batch(batch)?;
-        self.settle();
-        let Some(average) = self.average.take() else { return self.log_likelihoods(batch) };
-        // Nothing lags, and so the two can change places for as long as it takes.
-        let theta = std::mem::replace(&mut self.theta, average);
-        self.is_packed = false;
-        let found = self.log_likelihoods(batch);
-        self.average = Some(std::mem::replace(&mut self.theta, theta));
-        self.is_packed = false;
-        found
+        self.fixed.circuit.check_batch(batch)?;
+        Ok(self.on_a_worker(|backend| backend.evaluate(batch, Which::Average)))
     }
 
     fn log_likelihoods(&mut self, batch: &Batch) -> Result<Vec<f64>> {
-        self.circuit.check_batch(batch)?;
-        Ok(self.on_a_worker(|backend| backend.evaluate(batch)))
+        self.fixed.circuit.check_batch(batch)?;
+        Ok(self.on_a_worker(|backend| backend.evaluate(batch, Which::Theta)))
     }
 
     fn add_flows(&mut self, batch: &Batch, gain: f64, into: FlowsId) -> Result<BatchReport> {
-        self.circuit.check_batch(batch)?;
+        self.fixed.circuit.check_batch(batch)?;
         let into = self.flows_at(into)?;
         Ok(self.on_a_worker(|backend| backend.add_batch_flows(batch, gain, into)))
     }
 
     fn em_step(&mut self, batch: &Batch, step: &EmStep) -> Result<BatchReport> {
-        self.circuit.check_batch(batch)?;
+        self.fixed.circuit.check_batch(batch)?;
         let flows = self.flows_at(step.flows)?;
         let masses = self.rows_at(step.masses)?;
         self.rows_at(step.spare)?;
@@ -328,7 +294,7 @@ impl Backend for CpuBackend {
         let begun = Instant::now();
         let into = self.rows_at(into)?;
         self.settle();
-        top_down::top_down(&self.circuit, &self.theta, &mut self.rows[into]);
+        top_down::top_down(&self.fixed.circuit, &self.theta, &mut self.rows[into]);
         self.note_update(begun);
         Ok(())
     }
@@ -338,8 +304,8 @@ impl Backend for CpuBackend {
         let (flows, into) = (self.flows_at(flows)?, self.rows_at(into)?);
         self.settle();
         let out = &mut self.rows[into];
-        self.pool.install(|| {
-            with_flows!(&self.flows[flows], flows => update::row_masses(&self.circuit, flows, gain, out));
+        self.workers.install(|| {
+            with_flows!(&self.flows[flows], flows => update::row_masses(&self.fixed.circuit, flows, gain, out));
         });
         self.note_update(begun);
         Ok(())
@@ -353,7 +319,7 @@ impl Backend for CpuBackend {
             retain.at_least.map(|rows| self.rows_at(rows)).transpose()?;
         }
         self.settle();
-        self.is_packed = false;
+        self.packed.forget();
         let flows = &self.flows[flows];
         let rows = |id: RowsId| &self.rows[id.index as usize][..]; // all handles are ours, as was just seen
         let retained = |retain: Retain| {
@@ -363,9 +329,9 @@ impl Backend for CpuBackend {
         let (retain, retain_inputs) = (update.retain.map(retained), update.retain_inputs.map(retained));
         let EmUpdate { gain, smoothing, .. } = *update;
         let theta = &mut self.theta;
-        self.pool.install(|| {
+        self.workers.install(|| {
             with_flows!(flows, flows => {
-                update::em_update(&self.circuit, theta, &Update { retain, retain_inputs, flows, gain, smoothing });
+                update::em_update(&self.fixed.circuit, theta, &Update { retain, retain_inputs, flows, gain, smoothing });
             });
         });
         self.note_update(begun);
@@ -374,11 +340,11 @@ impl Backend for CpuBackend {
 
     fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()> {
         let begun = Instant::now();
-        self.circuit.require_weights_only()?;
+        self.fixed.circuit.require_weights_only()?;
         let (flows, rows) = (self.flows_at(flows)?, self.rows_at(top_down)?);
         self.settle();
         let flows = &mut self.flows[flows];
-        self.pool.install(|| update::gradient(&self.circuit, &self.theta, flows, gain, &self.rows[rows]));
+        self.workers.install(|| update::gradient(&self.fixed.circuit, &self.theta, flows, gain, &self.rows[rows]));
         self.note_update(begun);
         Ok(())
     }
@@ -387,12 +353,12 @@ impl Backend for CpuBackend {
         let begun = Instant::now();
         let at = self.gradient_buffers([gradient, first, second])?;
         self.settle();
-        self.is_packed = false;
+        self.packed.forget();
         let [mut gradient, mut first, mut second] = at.map(|at| std::mem::take(&mut self.flows[at]));
         if let (FlowBuffer::Single(gradient), FlowBuffer::Single(first), FlowBuffer::Single(second)) =
             (&mut gradient, &mut first, &mut second)
         {
-            self.pool.install(|| update::adam(&mut self.theta, gradient, first, second, step));
+            self.workers.install(|| update::adam(&mut self.theta, gradient, first, second, step));
         }
         for (at, buffer) in at.into_iter().zip([gradient, first, second]) {
             self.flows[at] = buffer;
@@ -405,9 +371,9 @@ impl Backend for CpuBackend {
         let begun = Instant::now();
         let [gradient] = self.gradient_buffers([gradient])?;
         self.settle();
-        self.is_packed = false;
+        self.packed.forget();
         if let FlowBuffer::Single(gradient) = &self.flows[gradient] {
-            self.pool.install(|| update::ascend(&mut self.theta, gradient, rate));
+            self.workers.install(|| update::ascend(&mut self.theta, gradient, rate));
         }
         self.note_update(begun);
         Ok(())
@@ -416,19 +382,19 @@ impl Backend for CpuBackend {
     fn renormalize(&mut self) -> Result<()> {
         let begun = Instant::now();
         self.settle();
-        self.is_packed = false;
-        self.on_a_worker(|backend| renormalize::renormalize(&backend.circuit, &mut backend.theta));
+        self.packed.forget();
+        self.on_a_worker(|backend| renormalize::renormalize(&backend.fixed.circuit, &mut backend.theta));
         self.note_update(begun);
         Ok(())
     }
 
     fn new_flows(&mut self, precision: FlowPrecision) -> Result<FlowsId> {
-        self.flows.push(FlowBuffer::new(precision, self.circuit.layout().num_stats()));
+        self.flows.push(FlowBuffer::new(precision, self.fixed.circuit.layout().num_stats()));
         Ok(FlowsId { backend: self.id, index: (self.flows.len() - 1) as u32 })
     }
 
     fn new_rows(&mut self) -> Result<RowsId> {
-        self.rows.push(vec![0.0; self.circuit.layout().num_rows()]);
+        self.rows.push(vec![0.0; self.fixed.circuit.layout().num_rows()]);
         Ok(RowsId { backend: self.id, index: (self.rows.len() - 1) as u32 })
     }
 
@@ -439,8 +405,10 @@ impl Backend for CpuBackend {
         match &mut self.flows[flows] {
             FlowBuffer::Single(values) if factor == 0.0 => values.fill(0.0),
             FlowBuffer::Double(values) if factor == 0.0 => values.fill(0.0),
-            FlowBuffer::Single(values) => self.pool.install(|| values.par_iter_mut().for_each(|x| *x *= factor as f32)),
-            FlowBuffer::Double(values) => self.pool.install(|| values.par_iter_mut().for_each(|x| *x *= factor)),
+            FlowBuffer::Single(values) => {
+                self.workers.install(|| values.par_iter_mut().for_each(|x| *x *= factor as f32))
+            }
+            FlowBuffer::Double(values) => self.workers.install(|| values.par_iter_mut().for_each(|x| *x *= factor)),
         }
         self.note_update(begun);
         Ok(())
@@ -473,7 +441,7 @@ impl Backend for CpuBackend {
     }
 
     fn flows(&self, flows: FlowsId) -> Result<Flows> {
-        Ok(Flows::new(self.circuit.layout().clone(), self.settled(Some(self.flows_at(flows)?)).1.to_f64()))
+        Ok(Flows::new(self.fixed.circuit.layout().clone(), self.settled(Some(self.flows_at(flows)?)).1.to_f64()))
     }
 
     fn rows(&self, rows: RowsId) -> Result<Vec<f64>> {

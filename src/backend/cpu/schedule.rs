@@ -394,7 +394,7 @@ mod tests {
 
     use super::*;
     use crate::circuit::{Categorical, Distribution};
-    use crate::structure::{HcltOptions, Tree, Tying, hclt, hmm};
+    use crate::structure::{HcltOptions, Tree, hclt, hmm};
     use std::sync::Arc;
 
     fn schedule(circuit: &Circuit) -> (Plan, Schedule) {
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn every_step_is_in_one_stage_and_every_block_is_gathered_once() {
-        for circuit in [tree(), hmm(5, 4, Categorical::new(6).unwrap(), Tying::Homogeneous).unwrap()] {
+        for circuit in [tree(), hmm(5, 4, Categorical::new(6).unwrap()).unwrap()] {
             let (plan, schedule) = schedule(&circuit);
             let steps: Vec<usize> = schedule.stages.iter().flat_map(Clone::clone).collect();
             assert_eq!(steps, (0..plan.steps.len()).collect::<Vec<_>>());
@@ -434,7 +434,7 @@ mod tests {
             shared.for_each(|param| units[param.index()] += circuit.params()[param.index()].units);
             assert_eq!(units, circuit.params().iter().map(|block| block.units).collect::<Vec<_>>());
         }
-        let (_, hmm) = schedule(&hmm(5, 4, Categorical::new(6).unwrap(), Tying::Homogeneous).unwrap());
+        let (_, hmm) = schedule(&hmm(5, 4, Categorical::new(6).unwrap()).unwrap());
         assert!(hmm.is_released_at_end());
         assert!(!schedule(&tree()).1.is_released_at_end());
     }

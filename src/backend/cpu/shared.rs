@@ -4,6 +4,7 @@
 //! which rule of the schedule (`schedule`) it rests on. Nothing else in the backend shares memory that is written.
 
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::large_pages;
@@ -80,8 +81,9 @@ impl<'a, T> SharedSlice<'a, T> {
         Self { data: &self.data[range] }
     }
 
-    pub fn len(self) -> usize {
-        self.data.len()
+    /// All of it, for those who only read.
+    pub fn read_only(self) -> ReadOnly<'a, T> {
+        ReadOnly { data: self.data.as_ptr().cast::<T>(), len: self.data.len(), borrowed: PhantomData }
     }
 
     /// Part of the slice, to read.
@@ -102,5 +104,45 @@ impl<'a, T> SharedSlice<'a, T> {
         let part = &self.data[range];
         // SAFETY: the caller's.
         unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(part.as_ptr()), part.len()) }
+    }
+}
+
+/// The readers' side of a [`SharedSlice`], or a slice that nobody writes to.
+pub(super) struct ReadOnly<'a, T> {
+    data: *const T,
+    len: usize,
+    borrowed: PhantomData<&'a [T]>,
+}
+
+impl<T> Clone for ReadOnly<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for ReadOnly<'_, T> {}
+
+// SAFETY: it is a borrowed slice, `&'a [T]`, that is read through `get` alone; callers of `get` keep writers away.
+unsafe impl<T: Send + Sync> Sync for ReadOnly<'_, T> {}
+
+// SAFETY: a copy on another thread reads the same numbers through `get`, under the same promise as above.
+unsafe impl<T: Send + Sync> Send for ReadOnly<'_, T> {}
+
+impl<'a, T> ReadOnly<'a, T> {
+    /// A slice that nobody writes to for as long as it is borrowed.
+    pub fn new(data: &'a [T]) -> Self {
+        Self { data: data.as_ptr(), len: data.len(), borrowed: PhantomData }
+    }
+
+    /// Part of the slice.
+    ///
+    /// # Safety
+    /// Nobody writes to the range while the result lives.
+    #[inline(always)]
+    pub unsafe fn get(self, range: Range<usize>) -> &'a [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        // SAFETY: `data` and `len` are those of a slice borrowed for 'a (`new`, `SharedSlice::read_only`), the line
+        // above keeps the range inside it, and the caller keeps writers away.
+        unsafe { std::slice::from_raw_parts(self.data.add(range.start), range.len()) }
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
     let layout = pass.circuit.layout().block(param);
     let units = layout.units();
     // SAFETY: the block belongs to this task, and every tile is done with it.
-    let theta = unsafe { pass.theta.get_mut(layout.values.clone()) };
+    let theta = unsafe { gather.theta.get_mut(layout.values.clone()) };
     let first = layout.values.start;
     let params: Vec<Vec<f32>> =
         (0..units).map(|u| layout.value_positions(u).map(|i| theta[i - first]).collect()).collect();

@@ -1,24 +1,23 @@
 //! The E-step, alone or fused with the M-step, over the micro-batches of a batch.
 
 use std::ops::Range;
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use rayon::prelude::*;
 
 use super::CpuBackend;
 use super::buffers::{FlowBuffer, tiles};
-use super::chunk::{Chunk, lanes};
+use super::chunk::{Chunk, TileState, lanes};
 use super::engine::{Engine, lock};
-use super::forward::Pass;
+use super::fixed::Fixed;
 use super::gather::{Fused, Gather, Target};
-use super::kernels::product::Matrix;
-use super::kernels::{Arithmetic, Precision};
 use super::large_tables::{Lagging, catch_up, settle, update_large_table};
 use super::log_space::RowFlows;
-use super::shared::SharedSlice;
+use super::shared::{ReadOnly, SharedSlice};
 use super::tables::SortedRows;
+use super::workers::Workers;
 use crate::backend::{BatchReport, EmStep};
+use crate::circuit::Circuit;
 use crate::circuit::log_values::{Row, log_values};
 use crate::data::Batch;
 use crate::error::Result;
@@ -34,35 +33,43 @@ struct MicroBatch<'a> {
     update: Option<(&'a EmStep, usize)>,
 }
 
+/// Which parameters an evaluation is of: those that are learned, or their average.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    Theta,
+    Average,
+}
+
 impl CpuBackend {
-    /// log p of every row.
-    pub(super) fn evaluate(&mut self, batch: &Batch) -> Vec<f64> {
+    /// log p of every row, under the parameters or their average; under the parameters where no average is kept.
+    pub(super) fn evaluate(&mut self, batch: &Batch, which: Which) -> Vec<f64> {
         self.settle();
-        // What is reported of a model is never rounded, however it was trained.
-        let arithmetic = Arithmetic::new(self.isa, Precision::F32);
+        let arithmetic = self.fixed.evaluation();
         let mut begun = Instant::now();
-        self.pack_weights(arithmetic);
+        let Self { fixed, workers, packed, chunks, phases, .. } = self;
+        let theta = match (which, &self.average) {
+            (Which::Average, Some(average)) => {
+                packed.forget();
+                &average[..]
+            }
+            _ => &self.theta[..],
+        };
+        packed.pack(fixed, workers, arithmetic, theta);
         let mut out = Vec::with_capacity(batch.num_rows());
-        for rows in tiles(batch.num_rows(), self.micro_batch) {
-            self.prepare_chunks(batch, rows, false, false);
-            self.phases.prepare += begun.elapsed().as_secs_f64();
-            let (mut theta, chunks) = (std::mem::take(&mut self.theta), std::mem::take(&mut self.chunks));
-            let engine = self.engine(arithmetic, &mut theta, batch, 0);
-            engine.forward(&chunks);
-            // SAFETY: nothing is updated here.
-            let all = unsafe { engine.pass.theta.get(0..engine.pass.theta.len()) };
-            self.pool.install(|| {
-                chunks.par_iter().for_each(|chunk| {
-                    let state = &mut *lock(chunk);
-                    for (i, row) in chunk.rows.clone().enumerate().filter(|(i, _)| state.degenerate[*i]) {
-                        state.log_likelihoods[i] = log_values(&self.circuit, all, Row::Of(batch, row)).log_likelihood();
-                    }
-                });
+        for rows in tiles(batch.num_rows(), fixed.micro_batch) {
+            prepare_chunks(fixed, workers, chunks, batch, rows, None);
+            phases.prepare += begun.elapsed().as_secs_f64();
+            let pass = fixed.pass(arithmetic, ReadOnly::new(theta), &packed.blocks, batch, 0);
+            Engine { pass, schedule: &fixed.schedule, workers }.forward(chunks);
+            workers.install(|| {
+                chunks.par_iter().for_each(|chunk| rescue(&fixed.circuit, theta, batch, chunk, &mut lock(chunk)));
             });
             out.extend(chunks.iter().flat_map(|chunk| lock(chunk).log_likelihoods[..chunk.rows.len()].to_vec()));
-            (self.theta, self.chunks) = (theta, chunks);
-            self.note_time();
+            phases.add(&workers.take_time());
             begun = Instant::now();
+        }
+        if which == Which::Average {
+            packed.forget(); // what comes next is asked of θ
         }
         out
     }
@@ -71,7 +78,7 @@ impl CpuBackend {
     pub(super) fn add_batch_flows(&mut self, batch: &Batch, gain: f64, target: usize) -> BatchReport {
         self.settle();
         let mut report = BatchReport { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Default::default() };
-        for rows in tiles(batch.num_rows(), self.micro_batch) {
+        for rows in tiles(batch.num_rows(), self.fixed.micro_batch) {
             let micro = MicroBatch { rows, gain, target, keep: 1.0, update: None };
             self.run_micro_batch(batch, &micro, &mut report);
         }
@@ -86,7 +93,7 @@ impl CpuBackend {
         target: usize,
         masses: usize,
     ) -> Result<BatchReport> {
-        let pieces: Vec<_> = tiles(batch.num_rows(), self.micro_batch).collect();
+        let pieces: Vec<_> = tiles(batch.num_rows(), self.fixed.micro_batch).collect();
         if pieces.is_empty() || (pieces.len() > 1 && !self.lazy.is_empty()) {
             return step.by_verbs(self, batch); // a large table is updated from one micro-batch, or like any other table
         }
@@ -108,67 +115,79 @@ impl CpuBackend {
         Ok(report)
     }
 
-    /// Runs one micro-batch. Whether an update was asked for and could be fused with it: not where a row has to be
+    /// Runs one micro-batch. Returns true if an update was asked for and fused with it. It is not where a row has to be
     /// computed in log space, which reads all parameters, nor where a value of a large table is missing, which touches
     /// all of it.
     fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> bool {
         let marginal = micro.update.is_some_and(|(step, _)| step.sources.needs_top_down());
         let begun = Instant::now();
-        self.pack_weights(self.training);
-        let lanes = self.prepare_chunks(batch, micro.rows.clone(), true, marginal);
-        let mut theta = std::mem::take(&mut self.theta);
-        let (mut lazy, mut average) = (std::mem::take(&mut self.lazy), self.average.take());
-        let mut target = std::mem::take(&mut self.flows[micro.target]);
-        let mut masses = micro.update.map(|(_, at)| std::mem::take(&mut self.rows[at])).unwrap_or_default();
-        let mut chunks = std::mem::take(&mut self.chunks);
+        let Self { fixed, workers, theta, average, packed, flows, rows: masses, lazy, chunks, phases, .. } = self;
+        let (fixed, workers) = (&**fixed, &**workers);
+        packed.pack(fixed, workers, fixed.training, theta);
+        let lanes = prepare_chunks(fixed, workers, chunks, batch, micro.rows.clone(), Some(WithFlows { marginal }));
+        let target = &mut flows[micro.target];
 
         let largest_weight = micro.rows.clone().map(|row| batch.weight(row)).fold(0f32, f32::max);
         let largest_flow = (micro.gain * f64::from(largest_weight)).max(1.0);
-        let engine = self.engine(self.training, &mut theta, batch, largest_flow.log2().ceil() as i64);
-        let shared_target = match &mut target {
+        let shared_theta = SharedSlice::new(theta);
+        let flow_bits = largest_flow.log2().ceil() as i64;
+        let pass = fixed.pass(fixed.training, shared_theta.read_only(), &packed.blocks, batch, flow_bits);
+        let engine = Engine { pass, schedule: &fixed.schedule, workers };
+        let shared_target = match target {
             FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
             FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
         };
         let lagging = match shared_target {
-            Target::Single(flows) => Some(Lagging { flows, average: average.as_deref_mut().map(SharedSlice::new) }),
+            Target::Single(flows) => {
+                let average = average.as_deref_mut().map(SharedSlice::new);
+                Some(Lagging { theta: shared_theta, flows, average })
+            }
             Target::Double(_) => None,
         };
         // Rows of large tables that this batch touches must be up to date before they are read.
         let mut touched = Vec::new();
         let mut prepared = begun.elapsed();
         if let (Some(_), Some(lagging)) = (micro.update, lagging) {
-            touched.extend(lazy.iter().map(|table| SortedRows::of_table(engine.pass, &chunks, table.param)));
+            touched.extend(lazy.iter().map(|table| SortedRows::of_table(pass, chunks, table.param)));
             prepared = begun.elapsed();
             for (table, touched) in lazy.iter_mut().zip(&touched) {
-                catch_up(engine, lagging, table, touched);
+                catch_up(fixed, workers, lagging, table, touched);
             }
         }
 
         let root_flow = |row: usize| (micro.gain * f64::from(batch.weight(row))) as f32;
-        let is_round_trip = self.schedule.is_released_at_end();
+        let is_round_trip = fixed.schedule.is_released_at_end();
         if is_round_trip {
             let mut rest = &mut chunks[..];
             let lanes = lanes.iter().map(|&len| rest.split_off_mut(..len).expect("as many tiles as lanes have"));
             engine.round_trip(lanes.collect(), root_flow);
         } else {
-            engine.forward(&chunks);
+            engine.forward(chunks);
         }
         let is_fused = micro.update.is_some()
             && !touched.iter().any(SortedRows::has_missing)
             && !chunks.iter().any(|chunk| lock(chunk).degenerate.contains(&true));
         let fused = match (micro.update, lagging) {
-            (Some((step, _)), _) if is_fused => {
+            (Some((step, at)), _) if is_fused => {
                 let EmStep { sources, scale, offset, correction: gain, smoothing, .. } = *step;
-                Some(Fused { masses: SharedSlice::new(&mut masses), sources, scale, offset, gain, smoothing })
+                let masses = SharedSlice::new(&mut masses[at]);
+                Some(Fused { masses, sources, scale, offset, gain, smoothing })
             }
             (Some(_), Some(lagging)) => {
-                settle(engine, lagging, &mut lazy);
+                settle(fixed, workers, lagging, lazy);
                 None
             }
             _ => None,
         };
-        let (pass, keep) = (engine.pass, micro.keep as f32);
-        let gather = Gather { pass, chunks: &chunks, tied: &self.schedule.tied, target: shared_target, keep, fused };
+        let gather = Gather {
+            pass,
+            chunks,
+            theta: shared_theta,
+            tied: &fixed.schedule.tied,
+            target: shared_target,
+            keep: micro.keep as f32,
+            fused,
+        };
         if !is_round_trip {
             engine.backward(gather, root_flow);
         }
@@ -179,145 +198,27 @@ impl CpuBackend {
                     update_large_table(engine, gather, fused, lagging, table, touched);
                 }
             }
-            _ => self.schedule.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
+            _ => fixed.schedule.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
         }
 
-        (self.theta, self.lazy, self.average) = (theta, lazy, average);
-        self.add_rows(batch, micro, &chunks, &mut target, report);
-        self.flows[micro.target] = target;
-        if let Some((_, at)) = micro.update {
-            self.rows[at] = masses;
+        let mut rows = FinishedRows { circuit: &fixed.circuit, theta, batch, gain: micro.gain, into: target, report };
+        chunks.iter().for_each(|chunk| rows.add(chunk));
+        if is_fused {
+            packed.forget();
         }
-        self.chunks = chunks;
-        self.is_packed &= !is_fused;
-        self.phases.prepare += prepared.as_secs_f64();
-        self.note_time();
+        phases.prepare += prepared.as_secs_f64();
+        phases.add(&workers.take_time());
         is_fused
-    }
-
-    /// Adds a micro-batch's rows to a report, after computing those that linear space could not hold.
-    fn add_rows(
-        &self,
-        batch: &Batch,
-        micro: &MicroBatch<'_>,
-        chunks: &[Chunk],
-        target: &mut FlowBuffer,
-        report: &mut BatchReport,
-    ) {
-        for chunk in chunks {
-            let state = lock(chunk);
-            for (i, row) in chunk.rows.clone().enumerate() {
-                let weight = f64::from(batch.weight(row));
-                let mut log_likelihood = state.log_likelihoods[i];
-                if state.degenerate[i] {
-                    report.rescued_rows += 1;
-                    let values = log_values(&self.circuit, &self.theta, Row::Of(batch, row));
-                    log_likelihood = values.log_likelihood();
-                    if log_likelihood > f64::NEG_INFINITY {
-                        let (circuit, theta) = (&*self.circuit, &self.theta[..]);
-                        let mut flows = RowFlows { circuit, theta, batch, row, into: target };
-                        flows.add(&values, micro.gain * weight);
-                    }
-                }
-                if log_likelihood == f64::NEG_INFINITY {
-                    report.impossible_rows += 1;
-                } else {
-                    report.log_likelihood += weight * log_likelihood;
-                    report.possible_weight += weight;
-                }
-            }
-        }
-    }
-
-    fn engine<'a>(
-        &'a self,
-        arithmetic: Arithmetic,
-        theta: &'a mut [f32],
-        batch: &'a Batch,
-        flow_bits: i64,
-    ) -> Engine<'a> {
-        let pass = Pass {
-            circuit: &self.circuit,
-            plan: &self.plan,
-            isa: self.isa,
-            arithmetic,
-            theta: SharedSlice::new(theta),
-            packed: &self.packed,
-            batch,
-            flow_bits,
-        };
-        Engine { pass, schedule: &self.schedule, pool: &self.pool, scratch: &self.scratch }
-    }
-
-    /// Working memory for some rows, cut into tiles. How many tiles each lane has.
-    fn prepare_chunks(&mut self, batch: &Batch, rows: Range<usize>, with_flows: bool, marginal: bool) -> Vec<usize> {
-        let is_round_trip = with_flows && self.schedule.is_released_at_end();
-        let is_free = !self.schedule.is_released_at_end() && self.schedule.is_free_of_tiles();
-        // In a team the other one has a tile while this one has the next.
-        let wanted = is_free.then(|| self.pool.current_num_threads() * self.schedule.team);
-        let lanes = lanes(rows.len(), &self.plan, is_round_trip, wanted);
-        let tiles: Vec<(bool, Range<usize>)> =
-            lanes.iter().flat_map(|lane| lane.iter().enumerate().map(|(i, tile)| (i == 0, tile.clone()))).collect();
-        let last = tiles.len() - 1;
-        // Where tiles follow each other in the same memory, the last of a lane has it, and the first is to get it.
-        let mut at = 0;
-        for lane in &lanes {
-            if is_round_trip && let Some([first, .., last]) = self.chunks.get_mut(at..at + lane.len()) {
-                first.take_over(last);
-            }
-            at += lane.len();
-        }
-        self.chunks.resize_with(tiles.len(), Chunk::new);
-        let (plan, schedule, training) = (&self.plan, &self.schedule, self.training);
-        self.pool.install(|| {
-            self.chunks.par_iter_mut().zip(tiles).enumerate().for_each(|(i, (chunk, (is_first, tile)))| {
-                let tile = rows.start + tile.start..rows.start + tile.end;
-                chunk.prepare(plan, batch, tile, marginal && i == last, with_flows);
-                if is_first || !is_round_trip {
-                    chunk.prepare_values(plan);
-                    if with_flows {
-                        chunk.prepare_sums(schedule, training);
-                    }
-                }
-            });
-        });
-        lanes.iter().map(Vec::len).collect()
-    }
-
-    /// Packs the weights that several nodes share, if they have changed or were packed for another arithmetic: training
-    /// and evaluation take turns of many batches.
-    fn pack_weights(&mut self, arithmetic: Arithmetic) {
-        if self.is_packed && self.packed_for == arithmetic {
-            return;
-        }
-        (self.is_packed, self.packed_for) = (true, arithmetic);
-        let (circuit, theta) = (&self.circuit, &self.theta);
-        self.pool.install(|| {
-            self.packed.par_iter_mut().zip(circuit.layout().blocks()).for_each(|(packed, layout)| {
-                let Some(packed) = packed else { return };
-                let (units, cols) = (layout.units(), layout.values_per_row);
-                let weights = Matrix::new(&theta[layout.values.clone()], units, cols, cols);
-                rayon::join(
-                    || packed.forward.pack_transposed(arithmetic, weights),
-                    || packed.backward.pack(arithmetic, weights),
-                );
-            });
-        });
     }
 
     /// Brings all rows of large tables up to date.
     pub(super) fn settle(&mut self) {
         let Some(at) = self.lazy_flows.take() else { return };
-        let mut flows = std::mem::take(&mut self.flows[at]);
-        let (mut theta, mut lazy) = (std::mem::take(&mut self.theta), std::mem::take(&mut self.lazy));
-        let mut average = self.average.take();
-        if let FlowBuffer::Single(flows) = &mut flows {
-            let batch = Batch::empty();
-            let average = average.as_deref_mut().map(SharedSlice::new);
-            let lagging = Lagging { flows: SharedSlice::new(flows), average };
-            settle(self.engine(self.training, &mut theta, &batch, 0), lagging, &mut lazy);
+        if let FlowBuffer::Single(flows) = &mut self.flows[at] {
+            let average = self.average.as_deref_mut().map(SharedSlice::new);
+            let (theta, flows) = (SharedSlice::new(&mut self.theta), SharedSlice::new(flows));
+            settle(&self.fixed, &self.workers, Lagging { theta, flows, average }, &mut self.lazy);
         }
-        (self.theta, self.lazy, self.flows[at], self.average) = (theta, lazy, flows, average);
     }
 
     /// A copy of the parameters and of a flow buffer, with all rows of large tables up to date.
@@ -342,11 +243,10 @@ impl CpuBackend {
         if let Some(at) = self.lazy_flows {
             let mut momentum = if flows == Some(at) { std::mem::take(&mut copy) } else { self.flows[at].clone() };
             if let FlowBuffer::Single(momentum) = &mut momentum {
-                let batch = Batch::empty();
                 let mut lazy = self.lazy.clone();
                 let average = average.map(SharedSlice::new);
-                let lagging = Lagging { flows: SharedSlice::new(momentum), average };
-                settle(self.engine(self.training, theta, &batch, 0), lagging, &mut lazy);
+                let lagging = Lagging { theta: SharedSlice::new(theta), flows: SharedSlice::new(momentum), average };
+                settle(&self.fixed, &self.workers, lagging, &mut lazy);
             }
             if flows == Some(at) {
                 copy = momentum;
@@ -354,18 +254,98 @@ impl CpuBackend {
         }
         copy
     }
+}
 
-    /// Adds up the clocks of all workers.
-    fn note_time(&mut self) {
-        let workers = self.scratch.len() as f64;
-        for scratch in &mut self.scratch {
-            let time = scratch.get_mut().unwrap_or_else(PoisonError::into_inner).clock.take();
-            self.phases.forward += time.forward / workers;
-            self.phases.backward += time.backward / workers;
-            self.phases.flows += time.flows / workers;
-            self.phases.update += time.update / workers;
+/// Where finished rows of a micro-batch go: log-likelihoods into a report, and flows of those that linear space could
+/// not hold into a buffer.
+struct FinishedRows<'a> {
+    circuit: &'a Circuit,
+    theta: &'a [f32],
+    batch: &'a Batch,
+    gain: f64,
+    into: &'a mut FlowBuffer,
+    report: &'a mut BatchReport,
+}
+
+impl FinishedRows<'_> {
+    fn add(&mut self, chunk: &Chunk) {
+        let Self { circuit, theta, batch, gain, .. } = *self;
+        let state = lock(chunk);
+        for (i, row) in chunk.rows.clone().enumerate() {
+            let weight = f64::from(batch.weight(row));
+            let mut log_likelihood = state.log_likelihoods[i];
+            if state.degenerate[i] {
+                self.report.rescued_rows += 1;
+                let values = log_values(circuit, theta, Row::Of(batch, row));
+                log_likelihood = values.log_likelihood();
+                if log_likelihood > f64::NEG_INFINITY {
+                    RowFlows { circuit, theta, batch, row, into: self.into }.add(&values, gain * weight);
+                }
+            }
+            if log_likelihood == f64::NEG_INFINITY {
+                self.report.impossible_rows += 1;
+            } else {
+                self.report.log_likelihood += weight * log_likelihood;
+                self.report.possible_weight += weight;
+            }
         }
     }
+}
+
+/// Computes the rows of a tile in log space that linear space could not hold, once its forward pass is over.
+pub(super) fn rescue(circuit: &Circuit, theta: &[f32], batch: &Batch, chunk: &Chunk, state: &mut TileState) {
+    for (i, row) in chunk.rows.clone().enumerate().filter(|(i, _)| state.degenerate[*i]) {
+        state.log_likelihoods[i] = log_values(circuit, theta, Row::Of(batch, row)).log_likelihood();
+    }
+}
+
+/// Says that flows are wanted, and whether of a row as well in which every variable is missing.
+#[derive(Clone, Copy)]
+struct WithFlows {
+    marginal: bool,
+}
+
+/// Working memory for some rows, cut into tiles. Returns how many tiles each lane has.
+fn prepare_chunks(
+    fixed: &Fixed,
+    workers: &Workers,
+    chunks: &mut Vec<Chunk>,
+    batch: &Batch,
+    rows: Range<usize>,
+    flows: Option<WithFlows>,
+) -> Vec<usize> {
+    let Fixed { plan, schedule, training, .. } = fixed;
+    let is_round_trip = flows.is_some() && schedule.is_released_at_end();
+    let is_free = !schedule.is_released_at_end() && schedule.is_free_of_tiles();
+    // In a team the other one has a tile while this one has the next.
+    let wanted = is_free.then(|| workers.count() * schedule.team);
+    let lanes = lanes(rows.len(), plan, is_round_trip, wanted);
+    let tiles: Vec<(bool, Range<usize>)> =
+        lanes.iter().flat_map(|lane| lane.iter().enumerate().map(|(i, tile)| (i == 0, tile.clone()))).collect();
+    let last = tiles.len() - 1;
+    // Where tiles follow each other in the same memory, the last of a lane has it, and the first is to get it.
+    let mut at = 0;
+    for lane in &lanes {
+        if is_round_trip && let Some([first, .., last]) = chunks.get_mut(at..at + lane.len()) {
+            first.take_over(last);
+        }
+        at += lane.len();
+    }
+    chunks.resize_with(tiles.len(), Chunk::new);
+    workers.install(|| {
+        chunks.par_iter_mut().zip(tiles).enumerate().for_each(|(i, (chunk, (is_first, tile)))| {
+            let tile = rows.start + tile.start..rows.start + tile.end;
+            let marginal = flows.is_some_and(|flows| flows.marginal) && i == last;
+            chunk.prepare(plan, batch, tile, marginal, flows.is_some());
+            if is_first || !is_round_trip {
+                chunk.prepare_values(plan);
+                if flows.is_some() {
+                    chunk.prepare_sums(schedule, *training);
+                }
+            }
+        });
+    });
+    lanes.iter().map(Vec::len).collect()
 }
 
 #[cfg(test)]
@@ -373,26 +353,28 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::backend::cpu::{CpuOptions, IsaCap};
+    use crate::backend::cpu::kernels::Arithmetic;
+    use crate::backend::cpu::{CpuOptions, IsaCap, Precision};
     use crate::backend::{Backend, FlowPrecision};
     use crate::circuit::{Categorical, Params};
-    use crate::query::sample;
     use crate::optim::AnemoneSpec;
+    use crate::query::sample;
     use crate::rng::Rng;
-    use crate::structure::{Tying, hmm};
+    use crate::structure::{Tying, hmm_with};
 
     /// Flows and log-likelihood of a batch, and the parameters after two steps on it, with matrix products by one unit
     /// or another.
     fn trained(tying: Tying, precision: Precision, is_modelled: bool) -> (Vec<f64>, f64, Vec<f32>) {
         // Ragged: 37 units are no multiple of a tile's side, and 50 rows make tiles of 12 and 13, and a marginal one.
-        let circuit = Arc::new(hmm(7, 37, Categorical::new(11).unwrap(), tying).unwrap());
+        let circuit = Arc::new(hmm_with(7, 37, Categorical::new(11).unwrap(), tying).unwrap());
         let params = Params::random(&circuit, 4, 3.0).unwrap();
         let batch = sample(&circuit, &params, 50, &mut Rng::new(5)).unwrap();
         // Not beyond vectors: the model is to be held against those.
         let options = CpuOptions { threads: Some(2), isa: IsaCap::Avx512, precision, ..CpuOptions::default() };
         let mut backend = CpuBackend::new(circuit, &params, &options).unwrap();
         if is_modelled {
-            backend.training = Arithmetic::model(backend.isa, precision);
+            let fixed = Arc::get_mut(&mut backend.fixed).expect("nobody else has it");
+            fixed.training = Arithmetic::model(fixed.isa, precision);
         }
         let flows = backend.new_flows(FlowPrecision::Single).unwrap();
         let report = backend.add_flows(&batch, 1.0, flows).unwrap();

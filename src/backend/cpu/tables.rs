@@ -370,7 +370,7 @@ fn update(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
         let cells = |start: usize| start + cat * units..start + (cat + 1) * units;
         // SAFETY: the table belongs to this task, and every tile is done with it.
         let (theta, flows) =
-            unsafe { (gather.pass.theta.get_mut(cells(layout.values.start)), target.get(cells(layout.stats.start))) };
+            unsafe { (gather.theta.get_mut(cells(layout.values.start)), target.get(cells(layout.stats.start))) };
         move_category(gather.pass.isa, theta, flows, moves);
     }
 }

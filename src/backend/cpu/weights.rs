@@ -42,7 +42,7 @@ pub(super) fn apply(gather: Gather<'_>, task: &ParamTask, sums: &[f32], top_down
     let cols = layout.stats_per_row;
     let part = |start: usize| start + task.rows.start * cols..start + task.rows.end * cols;
     // SAFETY: these rows belong to this task, and every tile is done with them.
-    let theta = unsafe { gather.pass.theta.get_mut(part(layout.values.start)) };
+    let theta = unsafe { gather.theta.get_mut(part(layout.values.start)) };
     match gather.target {
         Target::Double(target) => {
             // SAFETY: the same.

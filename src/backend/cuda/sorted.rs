@@ -137,7 +137,7 @@ impl Sorted {
 mod tests {
     use super::*;
     use crate::circuit::Categorical;
-    use crate::structure::{Tying, hmm};
+    use crate::structure::hmm;
 
     /// Adds up a list as the device does: what its items stand for, sorted.
     fn expand(sorted: &Sorted, items: &[u32]) -> Vec<u32> {
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn every_cell_is_in_the_list_of_its_category_once() {
-        let circuit = hmm(3, 4, Categorical::new(5).unwrap(), Tying::Homogeneous).unwrap();
+        let circuit = hmm(3, 4, Categorical::new(5).unwrap()).unwrap();
         let program = Program::new(&circuit).unwrap();
         let num_rows = 700;
         let values: Vec<u8> = (0..3 * num_rows).map(|i| if i % 3 == 0 { 2 } else { (i % 5) as u8 }).collect();

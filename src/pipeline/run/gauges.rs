@@ -5,12 +5,12 @@ use std::time::Duration;
 use metrics::{counter, gauge, histogram};
 
 use super::Run;
-use crate::optim::StepReport;
+use crate::learner::Learned;
 use crate::telemetry;
 
 impl Run<'_> {
     /// Records a batch of so many rows that took so long.
-    pub(super) fn record_gauges(&self, report: &StepReport, rows: u64, time: Duration) {
+    pub(super) fn record_gauges(&self, report: &Learned, rows: u64, time: Duration) {
         let progress = self.learner.progress();
         counter!(telemetry::ROWS).increment(rows);
         counter!(telemetry::BATCHES).increment(1);

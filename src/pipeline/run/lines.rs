@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Run, warn_unwritten};
-use crate::optim::StepReport;
+use crate::learner::Learned;
 use crate::pipeline::evaluate::Evaluation;
 use crate::pipeline::observer::{StepLine, bits_per_dim};
 use crate::pipeline::waits::StageWaits;
@@ -41,7 +41,7 @@ impl Lines {
 
 impl Run<'_> {
     /// The line of a batch.
-    pub(super) fn step_line(&mut self, report: &StepReport) -> StepLine {
+    pub(super) fn step_line(&mut self, report: &Learned) -> StepLine {
         let progress = self.learner.progress();
         let possible = report.batch.possible_weight > 0.0;
         let log_likelihood = possible.then(|| report.batch.mean_log_likelihood());

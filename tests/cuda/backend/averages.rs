@@ -40,12 +40,12 @@ fn averaging() -> OptimizerSpec {
 }
 
 fn gaussians() -> Case {
-    Case::new("gaussian hmm", hmm(5, 70, Gaussian::new(0.05, 0.5).unwrap(), Tying::Homogeneous).unwrap())
+    Case::new("gaussian hmm", hmm(5, 70, Gaussian::new(0.05, 0.5).unwrap()).unwrap())
 }
 
 /// On the CPU, rows of its table are averaged when they are next looked at.
 fn large_vocabulary() -> Case {
-    Case::new("large vocabulary", hmm(3, 5, Categorical::new(5000).unwrap(), Tying::Homogeneous).unwrap())
+    Case::new("large vocabulary", hmm(3, 5, Categorical::new(5000).unwrap()).unwrap())
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn completions_depend_on_the_seed_and_not_on_threads_or_their_number() {
 
 /// Two states that never change, each with symbols of its own.
 fn split_chain() -> (Arc<Circuit>, Params) {
-    let circuit = Arc::new(hmm(3, 2, Categorical::new(4).unwrap(), Tying::Homogeneous).unwrap());
+    let circuit = Arc::new(hmm(3, 2, Categorical::new(4).unwrap()).unwrap());
     let params = Params::from_rows(&circuit, |param, unit| match &circuit.params()[param.index()].kind {
         ParamKind::Input(_) => [[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.25, 0.75]][unit].to_vec(),
         ParamKind::Sum { .. } if circuit.params()[param.index()].units == 1 => vec![0.5, 0.5],
@@ -230,7 +230,7 @@ fn evidence_that_cannot_be_is_an_error_that_names_its_row() {
 #[test]
 fn evidence_of_any_smallness_decides() {
     let (length, tiny) = (400, 1e-30f32);
-    let circuit = Arc::new(hmm(length, 2, Categorical::new(3).unwrap(), Tying::Homogeneous).unwrap());
+    let circuit = Arc::new(hmm(length, 2, Categorical::new(3).unwrap()).unwrap());
     let params = Params::from_rows(&circuit, |param, unit| match &circuit.params()[param.index()].kind {
         ParamKind::Input(_) => [[tiny, 1.0, 0.0], [tiny / 3.0, 0.0, 1.0]][unit].to_vec(),
         ParamKind::Sum { .. } if circuit.params()[param.index()].units == 1 => vec![0.5, 0.5],

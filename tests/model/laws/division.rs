@@ -80,8 +80,8 @@ fn micro_batches_agree_with_one_large_batch() {
 /// Circuits large enough that every stage of a pass is really divided among threads.
 pub fn large_cases() -> Vec<Case> {
     vec![
-        Case::new("large hmm", hmm(24, 16, Categorical::new(2000).unwrap(), Tying::Homogeneous).unwrap()),
-        Case::new("wordy hmm", hmm(6, 16, Categorical::new(6000).unwrap(), Tying::Homogeneous).unwrap()),
+        Case::new("large hmm", hmm(24, 16, Categorical::new(2000).unwrap()).unwrap()),
+        Case::new("wordy hmm", hmm(6, 16, Categorical::new(6000).unwrap()).unwrap()),
         cases::learned_tree("large hclt", 16, 5, HcltOptions::default()),
         // Wider than what is multiplied as it lies.
         cases::learned_tree("wide hclt", 40, 5, HcltOptions::default()),
@@ -138,7 +138,7 @@ fn any_number_of_threads_ends_with_the_same_bits_where_weights_are_large() {
 /// Parameters over forty decades, and a category that no state emits.
 #[test]
 fn any_number_of_threads_ends_with_the_same_bits_where_rows_are_rescued_or_impossible() {
-    let mut case = Case::new("extreme hmm", hmm(24, 16, Categorical::new(500).unwrap(), Tying::Homogeneous).unwrap());
+    let mut case = Case::new("extreme hmm", hmm(24, 16, Categorical::new(500).unwrap()).unwrap());
     let mut table = extreme_params(&case, 3, 40.0);
     for row in &mut table[0] {
         row[7] = 0.0;

@@ -72,7 +72,7 @@ fn a_fused_step_is_its_verbs_one_after_the_other() {
 
 /// A hidden Markov model with more words than are sorted and updated as a whole.
 pub fn wordy(vars: usize, states: usize) -> Case {
-    Case::new("wordy hmm", hmm(vars, states, Categorical::new(5000).unwrap(), Tying::Homogeneous).unwrap())
+    Case::new("wordy hmm", hmm(vars, states, Categorical::new(5000).unwrap()).unwrap())
 }
 
 /// Words by Zipf's law, so that some come in every batch and most in hardly any.

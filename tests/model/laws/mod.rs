@@ -27,7 +27,7 @@ use anemone::optim::{
     StepwiseEmSpec,
 };
 use anemone::rng::Rng;
-use anemone::structure::{HcltOptions, Tying, hmm, monarch_hmm};
+use anemone::structure::{HcltOptions, monarch_hmm};
 use proptest::prelude::*;
 
 use crate::common::cases::{self, Case};

@@ -83,8 +83,8 @@ fn every_case_comes_back_from_json_and_says_the_same() {
 fn circuits_larger_than_any_tile_are_the_specification() {
     let table = |cats| Categorical::new(cats).unwrap();
     let cases = [
-        Case::new("wide hmm", hmm(3, 70, table(3000), Tying::Homogeneous).unwrap()),
-        Case::new("long hmm", hmm(25, 3, table(2), Tying::Homogeneous).unwrap()),
+        Case::new("wide hmm", hmm(3, 70, table(3000)).unwrap()),
+        Case::new("long hmm", hmm(25, 3, table(2)).unwrap()),
         Case::new("wide monarch hmm", monarch_hmm(3, (8, 9), table(40)).unwrap()),
         cases::chunked_trees(6, 33, 4),
     ];

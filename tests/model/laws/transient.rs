@@ -114,7 +114,7 @@ fn products_of_few_and_many_factors_learn_as_specified() {
 fn rows_of_a_vocabulary_with_many_states_are_brought_up_to_date_to_the_bit() {
     for states in [31, 32, 64, 70, 96, 130] {
         let words = Categorical::new(4200).unwrap();
-        let case = Case::new("wordy", hmm(3, states, words, Tying::Homogeneous).unwrap());
+        let case = Case::new("wordy", hmm(3, states, words).unwrap());
         let mut rng = Rng::new(states as u64);
         let mut word = |_| ((4202f64).powf(rng.uniform()) - 1.0).min(4199.0) as u16; // few are frequent
         let batches: Vec<Batch> =

@@ -9,12 +9,12 @@ use anemone::ErrorKind;
 use anemone::circuit::Categorical;
 use anemone::data::Digest;
 use anemone::learner::{CheckpointFolder, Hold, Identity, Snapshot, checkpoint, circuit_digest, latest, model};
-use anemone::structure::{Tying, hmm};
+use anemone::structure::hmm;
 use serde_json::{Map, Value, json};
 
+use super::{anemone, learner, optimizers, small, write};
 use crate::common::bits;
 use crate::common::cases::Case;
-use super::{anemone, learner, optimizers, small, write};
 
 /// A small checkpoint with something in every part of it.
 fn sample_snapshot(steps: usize) -> Snapshot {
@@ -264,7 +264,7 @@ fn a_checkpoint_is_written_by_a_process_that_can_open_no_more_files() {
 fn a_full_disk_is_an_error_that_costs_nothing() {
     const ASKED: &str = "ANEMONE_TEST_FULL_DISK";
     let large = || {
-        let case = Case::new("hmm", hmm(2, 16, Categorical::new(500).unwrap(), Tying::Homogeneous).unwrap());
+        let case = Case::new("hmm", hmm(2, 16, Categorical::new(500).unwrap()).unwrap());
         let learner = learner(&case, &anemone(), None);
         learner.learn_blocking(case.batch(3, 1)).unwrap();
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(learner.snapshot()).unwrap()

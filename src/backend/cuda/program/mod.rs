@@ -265,13 +265,13 @@ mod tests {
     use super::*;
     use crate::backend::cuda::descriptors::factor;
     use crate::circuit::{Categorical, Distribution};
-    use crate::structure::{PdOptions, RatSpnOptions, Tying, hmm, monarch_hmm, pd, rat_spn};
+    use crate::structure::{PdOptions, RatSpnOptions, hmm, monarch_hmm, pd, rat_spn};
 
     fn programs() -> Vec<Program> {
         let table = |_| -> Arc<dyn Distribution> { Categorical::new(3).unwrap() };
         let random = RatSpnOptions { latents: 3, depth: 2, repetitions: 2, pieces: 2, seed: 4 };
         let circuits = [
-            hmm(5, 9, table(0), Tying::Homogeneous).unwrap(),
+            hmm(5, 9, table(0)).unwrap(),
             monarch_hmm(4, (2, 5), table(0)).unwrap(),
             pd(&[2, 4], &PdOptions::new(vec![1, 2], 3), table).unwrap(),
             rat_spn(6, &random, table).unwrap(),
