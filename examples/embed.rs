@@ -1,106 +1,110 @@
-//! A learner inside a program of your own: rows come from wherever you have them, and anybody may ask while it learns.
+//! A learner inside a program of your own: rows come from wherever you have them, and other tasks ask while it learns.
 //!
 //!     cargo run --release --example embed
 //!
-//! Here a machine with two moods writes rows of symbols and slowly changes its habits. One task watches the machine and
-//! feeds an HMM; another asks, between the batches, how likely the model finds a row of the first hour and one of the
-//! last. In the end everything is written to a folder, read back, and asked again.
+//! A machine with two moods writes rows of symbols and slowly changes its habits. One task watches it and feeds an HMM;
+//! this one asks how likely the model finds a row of the first hour and one of the last, and what follows a beginning.
+//! Then the learner is closed, and another one resumes from its checkpoint.
 
-use std::error::Error;
-use std::sync::Arc;
+use anemone::{Batch, Categorical, Learner, hmm};
 
-use anemone::backend::cpu::{CpuBackend, CpuOptions};
-use anemone::circuit::{Categorical, Circuit, Params};
-use anemone::data::Batch;
-use anemone::learner::{Checkpoint, Identity, Learner, checkpoint};
-use anemone::optim::AnemoneSpec;
-use anemone::rng::Rng;
-use anemone::structure::hmm;
-
-const LENGTH: usize = 24; // symbols in a row
-const SYMBOLS: usize = 6;
-const BATCHES: usize = 300;
-const ROWS: usize = 64; // in a batch
+const BATCHES: u64 = 300;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     // The structure says what can be learned: 8 hidden states, the same habits at every place of a row.
-    let circuit = Arc::new(hmm(LENGTH, 8, Categorical::new(SYMBOLS as u32)?)?);
-    let learner = start(&circuit, None)?;
+    let circuit = hmm(machine::LENGTH, 8, Categorical::new(machine::SYMBOLS)?)?;
+    let state = tempfile::tempdir()?;
+    let learner = Learner::on(circuit.clone()).resume(state.path()).spawn()?; // starts afresh: the folder is empty
 
-    // A handle is cheap to clone: one for whoever has data, one for whoever has questions.
+    // A handle is cheap to clone: one for the task that has data, one for the task that has questions.
     let feeding = tokio::spawn(feed(learner.clone()));
-    let probes = probes()?;
-    let mut next = 0;
+    let probes = Batch::from_rows(&machine::probes(), machine::LENGTH)?;
     while !feeding.is_finished() {
-        let answers = learner.log_likelihoods(probes.clone()).await?; // waits its turn between two batches
-        let progress = learner.progress(); // never waits
-        if progress.batches >= next {
-            let [first, last] = answers[..] else { return Err("two rows have two answers".into()) };
-            print!("{:>4} batches: a row of the first hour {first:>7.2}, of the last {last:>7.2}", progress.batches);
-            // How well it foretold the batches it has learned from since.
-            println!(
-                "{}",
-                progress.prequential.recent_mean().map_or(String::new(), |mean| format!(", foretold {mean:.2}"))
-            );
-            next += 50;
+        let view = learner.view().await?; // one θ for every question below
+        if view.batches() % 50 == 0 {
+            let [first, last] = view.log_likelihoods(&probes)?[..] else { unreachable!("two rows") };
+            println!("{:>4} batches: a row of the first hour {first:>7.2}, of the last {last:>7.2}", view.batches());
         }
+        tokio::task::yield_now().await;
     }
     feeding.await??;
 
-    // Parameters, optimizer and counters of one moment, in a folder that appears whole or not at all.
-    let folder = tempfile::tempdir()?;
-    let path = checkpoint::write(folder.path(), &learner.snapshot().await?, &Identity::default(), &Default::default())?;
+    // What follows the first half of a row: how likely the rest is, and three completions.
+    let view = learner.view().await?;
+    let known = probes.clone().with_missing(|_, var| var >= machine::LENGTH / 2);
+    println!("given the first half, the rest has {:.2?} nats", view.conditional(&probes, &known)?);
+    println!("completions: {:?}", view.sample_given(&known.slice(0..1), 3, 7)?.column(machine::LENGTH - 1));
+
+    // Another day, another process: bit-identical.
+    learner.checkpoint(state.path()).await?;
     let before = learner.log_likelihoods(probes.clone()).await?;
     learner.close().await?;
-
-    // Another day, another process: the same circuit goes on to the same bits.
-    let checkpoint = checkpoint::load(&path)?;
-    let learner = start(&circuit, Some(&checkpoint))?;
+    let learner = Learner::on(circuit).resume(state.path()).spawn()?;
     let after = learner.log_likelihoods(probes).await?;
-    println!("before {before:?}\nafter  {after:?}, at row {}", learner.progress().cursor.row);
+    println!("before {before:?}\nafter  {after:?}, at row {}", learner.progress().rows);
     if before == after { Ok(()) } else { Err("the checkpoint is not what was learned".into()) }
-}
-
-fn start(circuit: &Arc<Circuit>, resume: Option<&Checkpoint>) -> anemone::Result<Learner> {
-    let params = Params::random(circuit, 1, 2.0)?; // replaced by those of a checkpoint
-    let mut backend = Box::new(CpuBackend::new(circuit.clone(), &params, &CpuOptions::default())?);
-    let optimizer = AnemoneSpec::default().build(&mut *backend)?;
-    Learner::spawn(backend, optimizer, resume)
 }
 
 /// Watches the machine. `learn` waits while the learner is busy, so this never runs ahead of it.
 async fn feed(learner: Learner) -> anemone::Result<()> {
-    let mut rng = Rng::new(7);
+    let mut machine = machine::Machine::new();
     for batch in 0..BATCHES {
-        let drift = batch as f64 / BATCHES as f64;
-        let rows: Vec<u8> = (0..ROWS).flat_map(|_| machine(&mut rng, drift)).collect();
-        learner.learn(Batch::from_rows(&rows, LENGTH)?).await?;
+        let rows = machine.rows(64, batch as f64 / BATCHES as f64);
+        learner.learn(Batch::from_rows(&rows, machine::LENGTH)?).await?;
     }
     Ok(())
 }
 
-/// One row: a mood that lasts, a favourite symbol for each mood, and some noise. With time one mood comes to like
-/// another.
-fn machine(rng: &mut Rng, drift: f64) -> Vec<u8> {
-    let mut mood = rng.below(2);
-    let row = (0..LENGTH).map(|_| {
-        if rng.uniform() < 0.1 {
-            mood = 1 - mood;
-        }
-        let favourite = match mood {
-            0 => 0,
-            _ if rng.uniform() < drift => 5,
-            _ => 3,
-        };
-        if rng.uniform() < 0.8 { favourite } else { rng.below(SYMBOLS) as u8 }
-    });
-    row.collect()
-}
+/// The data generator.
+mod machine {
+    pub const LENGTH: usize = 24; // symbols in a row
+    pub const SYMBOLS: u32 = 6;
 
-/// Two rows to ask about: symbols of the first hour and of the last.
-fn probes() -> anemone::Result<Batch> {
-    let row = |favourite: u8| (0..LENGTH).map(move |i| if i < LENGTH / 2 { 0 } else { favourite });
-    let rows: Vec<u8> = row(3).chain(row(5)).collect();
-    Batch::from_rows(&rows, LENGTH)
+    /// A mood that lasts, a favourite symbol for each mood, and some noise. With time one mood comes to like another.
+    pub struct Machine {
+        state: u64,
+    }
+
+    impl Machine {
+        pub fn new() -> Self {
+            Self { state: 7 }
+        }
+
+        pub fn rows(&mut self, rows: usize, drift: f64) -> Vec<u8> {
+            (0..rows).flat_map(|_| self.row(drift)).collect()
+        }
+
+        fn row(&mut self, drift: f64) -> Vec<u8> {
+            let mut mood = self.below(2);
+            let mut symbol = || {
+                if self.uniform() < 0.1 {
+                    mood = 1 - mood;
+                }
+                let favourite = match mood {
+                    0 => 0,
+                    _ if self.uniform() < drift => 5,
+                    _ => 3,
+                };
+                if self.uniform() < 0.8 { favourite } else { self.below(u64::from(SYMBOLS)) as u8 }
+            };
+            (0..LENGTH).map(|_| symbol()).collect()
+        }
+
+        /// Any generator will do.
+        fn uniform(&mut self) -> f64 {
+            self.state = self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.state >> 11) as f64 / (1u64 << 53) as f64
+        }
+
+        fn below(&mut self, most: u64) -> u64 {
+            (self.uniform() * most as f64) as u64
+        }
+    }
+
+    /// Two rows to ask about: symbols of the first hour and of the last.
+    pub fn probes() -> Vec<u8> {
+        let row = |favourite: u8| (0..LENGTH).map(move |i| if i < LENGTH / 2 { 0 } else { favourite });
+        row(3).chain(row(5)).collect()
+    }
 }

@@ -10,7 +10,7 @@ use crate::common::cases::{Case, mixed, tied_hmm};
 use crate::common::{bits, start};
 use anemone::backend::Backend;
 use anemone::data::{Batch, Cursor, Item};
-use anemone::learner::{Checkpoint, Identity, Learner, Progress, Snapshot, checkpoint, circuit_digest};
+use anemone::learner::{Checkpoint, Identity, Learned, Learner, Progress, Snapshot, checkpoint, circuit_digest};
 use anemone::optim::{Optimizer, OptimizerSpec, OptimizerState, StepReport};
 use anemone::{Error, ErrorKind, Result};
 use serde_json::{Map, json};
@@ -69,7 +69,7 @@ async fn feed(learner: &Learner, items: &[Item]) {
     for item in items {
         match item.clone() {
             Item::Batch { batch, end } => drop(learner.learn_to(batch, end).await.unwrap()),
-            Item::EpochEnd { next } => drop(learner.end_epoch(next).await.unwrap()),
+            Item::EpochEnd { next } => drop(learner.end_epoch_at(next).await.unwrap()),
         }
     }
 }
@@ -176,6 +176,10 @@ impl Optimizer for Hooked {
         self.inner.end_epoch(backend)
     }
 
+    fn restart(&mut self, backend: &mut dyn Backend) -> Result<()> {
+        self.inner.restart(backend)
+    }
+
     fn save(&self, backend: &dyn Backend) -> Result<OptimizerState> {
         self.inner.save(backend)
     }
@@ -201,11 +205,7 @@ fn gated(case: &Case) -> (Learner, mpsc::Sender<()>) {
 }
 
 /// Starts `count` calls of `learn`, each in a task, and lets them come as far as they can.
-async fn start_learning(
-    learner: &Learner,
-    case: &Case,
-    count: usize,
-) -> Vec<tokio::task::JoinHandle<Result<StepReport>>> {
+async fn start_learning(learner: &Learner, case: &Case, count: usize) -> Vec<tokio::task::JoinHandle<Result<Learned>>> {
     let tasks = (0..count).map(|i| {
         let (learner, batch) = (learner.clone(), case.batch(2, i as u64));
         tokio::spawn(async move { learner.learn(batch).await })

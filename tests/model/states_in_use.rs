@@ -167,6 +167,10 @@ impl Optimizer for Counting {
         Ok(false)
     }
 
+    fn restart(&mut self, _: &mut dyn Backend) -> Result<()> {
+        Ok(())
+    }
+
     fn save(&self, _: &dyn Backend) -> Result<OptimizerState> {
         Ok(OptimizerState::default())
     }

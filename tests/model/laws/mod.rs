@@ -18,16 +18,16 @@ use anemone::backend::cpu::{CpuBackend, CpuOptions};
 use anemone::backend::{Backend, EmUpdate, FlowPrecision, Retain, RetainSource, Tensor};
 use anemone::circuit::json::{read_circuit, write_circuit};
 use anemone::circuit::{
-    Categorical, Circuit, CircuitBuilder, Gaussian, NodeId, ParamKind, Params, Slice, Smoothing, SumGroup, sample,
-    sample_given,
+    Categorical, Circuit, CircuitBuilder, Gaussian, NodeId, ParamKind, Params, Slice, Smoothing, SumGroup,
 };
 use anemone::data::{Batch, Column};
 use anemone::optim::{
     AdamSpec, AnemoneSpec, Averaging, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec,
     StepwiseEmSpec,
 };
+use anemone::query::{sample, sample_given};
 use anemone::rng::Rng;
-use anemone::structure::{HcltOptions, monarch_hmm};
+use anemone::structure::{HcltOptions, hmm, monarch_hmm};
 use proptest::prelude::*;
 
 use crate::common::cases::{self, Case};
