@@ -32,7 +32,7 @@ impl ImageSpec {
     }
 
     /// Refuses levels that there cannot be; an `Err` says why.
-    pub(crate) fn check_levels(&self) -> std::result::Result<(), String> {
+    pub(crate) fn check_levels(&self) -> Result<(), String> {
         match self.levels {
             Some(_) if !self.color.has_levels() => Err(format!(
                 "has no meaning for color = \"{}\"; say color = \"grey\" or \"rgb\", or leave it out",
