@@ -4,7 +4,6 @@
 //! standard form (`scaled`) as soon as it is computed. A row that linear space cannot hold, forwards or backwards,
 //! is found here and marked: the backward pass then meets no surprises.
 
-use super::chunk::{Chunk, MISSING, TileState};
 use super::kernels::product::{Matrix, MatrixMut, multiply};
 use super::kernels::{Arithmetic, Isa, multiversion};
 use super::packed::PackedWeights;
@@ -13,8 +12,9 @@ use super::scaled::{
     DOUBTFUL, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
     is_comfortable, settle_row, standard_exponent, underflow_loss,
 };
+use super::scratch::Scratch;
 use super::shared::ReadOnly;
-use super::worker::Scratch;
+use super::tile::{MISSING, Tile, TileState};
 use crate::circuit::{Circuit, ParamId};
 use crate::data::Batch;
 use crate::plan::{Buffer, InputStep, Plan, PlanGroup, Step, SumStep};
@@ -70,33 +70,33 @@ impl<'a> Pass<'a> {
 }
 
 /// Runs one step for a tile.
-pub(super) fn forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, step: &Step) {
+pub(super) fn forward(pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, step: &Step) {
     match step {
-        Step::Input(input) => input_values(pass.isa, pass, chunk, state, input),
-        Step::Product(product) => products::values(pass.isa, pass, chunk, state, scratch, product),
+        Step::Input(input) => input_values(pass.isa, pass, tile, state, input),
+        Step::Product(product) => products::values(pass.isa, pass, tile, state, scratch, product),
         Step::Sum(sum) => {
             for group in &sum.groups {
                 if !group.gathered.is_empty() {
-                    panel_values(pass.isa, chunk, state, group);
+                    panel_values(pass.isa, tile, state, group);
                 }
-                mix(pass, chunk, sum, group, scratch);
+                mix(pass, tile, sum, group, scratch);
             }
-            sum_scales(pass.isa, pass, chunk, state, scratch, sum);
+            sum_scales(pass.isa, pass, tile, state, scratch, sum);
         }
     }
 }
 
 multiversion! {
-    fn input_values(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, input: &InputStep) = input_forward;
-    fn panel_values(chunk: &Chunk, state: &mut TileState, group: &PlanGroup) = gather_panel;
-    fn sum_scales(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep) = finish_sum;
+    fn input_values(pass: Pass<'_>, tile: &Tile, state: &mut TileState, input: &InputStep) = input_forward;
+    fn panel_values(tile: &Tile, state: &mut TileState, group: &PlanGroup) = gather_panel;
+    fn sum_scales(pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep) = finish_sum;
 }
 
 /// Reads the log-likelihoods off the root once all steps are done.
-pub(super) fn finish(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState) {
+pub(super) fn finish(pass: Pass<'_>, tile: &Tile, state: &mut TileState) {
     // SAFETY: this tile belongs to the calling thread, and its forward pass is over.
-    let root = unsafe { chunk.values.get(chunk.span(pass.plan.root_value)) };
-    let scales = chunk.scale_span(pass.plan.root_value).start;
+    let root = unsafe { tile.values.get(tile.span(pass.plan.root_value)) };
+    let scales = tile.scale_span(pass.plan.root_value).start;
     for (row, &value) in root.iter().enumerate() {
         let scale = state.scales[scales + row];
         let impossible = value == 0.0 || scale.exponent <= ZERO;
@@ -110,10 +110,10 @@ pub(super) fn finish(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState) {
 }
 
 #[inline(always)]
-fn input_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, input: &InputStep) {
-    let scales = chunk.scale_span(input.value);
+fn input_forward(pass: Pass<'_>, tile: &Tile, state: &mut TileState, input: &InputStep) {
+    let scales = tile.scale_span(input.value);
     // SAFETY: the buffer is this step's own and the tile is this thread's; parameters rest while tiles need them.
-    let (out, block) = unsafe { (chunk.values.get_mut(chunk.span(input.value)), pass.block(input.param)) };
+    let (out, block) = unsafe { (tile.values.get_mut(tile.span(input.value)), pass.block(input.param)) };
     let distribution = pass.circuit.distribution(input.param);
     let layout = pass.circuit.layout().block(input.param);
     let units = layout.units();
@@ -125,13 +125,13 @@ fn input_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, input: &I
     let mut logs = vec![0.0; params.len()];
     for (row, (out, scale)) in out.chunks_exact_mut(units).zip(&mut state.scales[scales]).enumerate() {
         *scale = if distribution.is_table() {
-            match chunk.categories(input.var)[row] {
+            match tile.categories(input.var)[row] {
                 MISSING => out.fill(1.0),
                 category => out.copy_from_slice(&block[category as usize * units..][..units]),
             }
             let seen = extremes(out);
             settle_row(out, seen, Scale::UNIT)
-        } else if let Some(value) = chunk.real(pass.batch, row, input.var) {
+        } else if let Some(value) = tile.real(pass.batch, row, input.var) {
             logs.iter_mut().zip(&params).for_each(|(log, params)| *log = distribution.log_prob(params, value));
             densities(out, &logs)
         } else {
@@ -171,12 +171,12 @@ fn densities(out: &mut [f32], logs: &[f64]) -> Scale {
 }
 
 /// The matrix product of a group: v_n = v_panel·Wᵀ.
-fn mix(pass: Pass<'_>, chunk: &Chunk, sum: &SumStep, group: &PlanGroup, scratch: &mut Scratch) {
-    let rows = chunk.num_rows();
+fn mix(pass: Pass<'_>, tile: &Tile, sum: &SumStep, group: &PlanGroup, scratch: &mut Scratch) {
+    let rows = tile.num_rows();
     // SAFETY: the sum's buffer is this step's own, its panel was written before, the tile is this thread's, and
     // parameters rest while tiles need them.
     let (out, panel, weights) = unsafe {
-        (chunk.values.get_mut(chunk.span(sum.value)), chunk.values.get(chunk.view(group.panel)), pass.weights(group))
+        (tile.values.get_mut(tile.span(sum.value)), tile.values.get(tile.view(group.panel)), pass.weights(group))
     };
     let packed = match &pass.packed[group.param.index()] {
         Some(packed) => &packed.forward,
@@ -193,11 +193,11 @@ fn mix(pass: Pass<'_>, chunk: &Chunk, sum: &SumStep, group: &PlanGroup, scratch:
 
 /// Scales of a sum's rows, once its groups are computed.
 #[inline(always)]
-fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep) {
-    let rows = chunk.num_rows();
+fn finish_sum(pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep) {
+    let rows = tile.num_rows();
     let units = sum.value.units;
     // SAFETY: the sum's buffer is this step's own and the tile is this thread's.
-    let all = unsafe { chunk.values.get_mut(chunk.span(sum.value)) };
+    let all = unsafe { tile.values.get_mut(tile.span(sum.value)) };
     let found = &mut scratch.found;
     let one_panel = one_panel(sum);
     for row in 0..rows {
@@ -223,7 +223,7 @@ fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mu
             if seen.min < DOUBTFUL.to_bits() && panel_scale.exponent > ZERO {
                 // SAFETY: the panel was written before, the tile is ours, and parameters rest.
                 let (panel, weights) =
-                    unsafe { (chunk.values.get(chunk.row(group.panel.buffer, row)), pass.block(group.param)) };
+                    unsafe { (tile.values.get(tile.row(group.panel.buffer, row)), pass.block(group.param)) };
                 let panel = &panel[group.panel.start..group.panel.start + group.panel.units];
                 if hides_underflow(outputs, panel, weights) {
                     // Every term may have lost what lies below the normal range; 2^20 terms are more than any sum has.
@@ -272,11 +272,11 @@ fn hides_underflow(outputs: &[f32], panel: &[f32], weights: &[f32]) -> bool {
 
 /// Lays a group's children side by side, at the largest of their exponents.
 #[inline(always)]
-fn gather_panel(chunk: &Chunk, state: &mut TileState, group: &PlanGroup) {
-    let rows = chunk.num_rows();
+fn gather_panel(tile: &Tile, state: &mut TileState, group: &PlanGroup) {
+    let rows = tile.num_rows();
     let buffer = group.panel.buffer;
     // SAFETY: the panel is this step's own and the tile is this thread's.
-    let all = unsafe { chunk.values.get_mut(chunk.span(buffer)) };
+    let all = unsafe { tile.values.get_mut(tile.span(buffer)) };
     let (scales_below, scales) = state.scales.split_at_mut(buffer.scale * rows);
     for (row, scale) in scales[..rows].iter_mut().enumerate() {
         let panel = &mut all[row * buffer.units..(row + 1) * buffer.units];
@@ -286,7 +286,7 @@ fn gather_panel(chunk: &Chunk, state: &mut TileState, group: &PlanGroup) {
         let mut at = 0;
         for view in &group.gathered {
             // SAFETY: a child's buffer lies below the panel, was written before, and the tile is ours.
-            let child = unsafe { chunk.values.get(chunk.row(view.buffer, row)) };
+            let child = unsafe { tile.values.get(tile.row(view.buffer, row)) };
             let part = &mut panel[at..at + view.units];
             part.copy_from_slice(&child[view.start..view.start + view.units]);
             let max = extremes(part).max;

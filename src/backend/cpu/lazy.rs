@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::average::averaged;
-use super::buffers::tiles;
+use super::buffers::pieces;
 use super::gather::kept;
 use super::kernels::{Isa, multiversion, prefetch};
 use super::shared::SharedSlice;
@@ -97,7 +97,7 @@ impl LazyTable {
         };
         let behind = |&category: &usize| (category, (self.entries - self.seen[category]) as usize);
         let behind: Vec<(usize, usize)> = categories.iter().map(behind).filter(|(_, missed)| *missed > 0).collect();
-        for block in tiles(cells.units, TOGETHER) {
+        for block in pieces(cells.units, TOGETHER) {
             for (i, &(category, missed)) in behind.iter().enumerate() {
                 // Rows lie anywhere; the first block of units comes upon them, and later ones find them in a cache.
                 if let Some(&(next, _)) = behind.get(i + 1).filter(|_| block.start == 0) {

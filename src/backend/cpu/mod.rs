@@ -8,7 +8,6 @@
 mod average;
 mod backward;
 mod buffers;
-mod chunk;
 mod engine;
 #[cfg_attr(not(test), expect(dead_code, reason = "views of a learner will ask it"))]
 mod evaluator;
@@ -28,15 +27,16 @@ mod reference;
 mod renormalize;
 mod scaled;
 mod schedule;
+mod scratch;
 mod shared;
 mod statistics;
 mod step;
 mod tables;
+mod tile;
 mod top_down;
 mod update;
 mod weights;
 mod wide;
-mod worker;
 mod workers;
 
 use std::sync::Arc;
@@ -56,10 +56,10 @@ pub use self::reference::reference_gemm;
 pub(crate) use self::top_down::top_down_of;
 
 use self::buffers::{FlowBuffer, with_flows};
-use self::chunk::Chunk;
 use self::lazy::LazyTable;
 use self::packed::PackedBlocks;
 use self::step::Which;
+use self::tile::Tile;
 use self::update::{Retained, Update};
 use self::workers::Workers;
 use super::{
@@ -124,7 +124,7 @@ pub struct CpuBackend {
     lazy: Vec<LazyTable>,
     lazy_flows: Option<usize>,
     /// Working memory, kept from batch to batch.
-    chunks: Vec<Chunk>,
+    tiles: Vec<Tile>,
     phases: PhaseSeconds,
 }
 
@@ -145,7 +145,7 @@ impl CpuBackend {
             rows: Vec::new(),
             lazy: fixed.lazy_tables(),
             lazy_flows: None,
-            chunks: Vec::new(),
+            tiles: Vec::new(),
             phases: PhaseSeconds::default(),
             fixed: Arc::new(fixed),
             workers: Arc::new(Workers::new(options.threads)?),

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::buffers::tiles;
+use super::buffers::pieces;
 use crate::circuit::{Circuit, ParamBlock, ParamId, ParamKind};
 use crate::plan::{Buffer, Plan, Step, Use};
 
@@ -108,7 +108,7 @@ impl Schedule {
                 (ParamKind::Sum { .. }, [Use::Sum { gain, .. }]) if block.units >= fewest_rows => {
                     let step = plan.steps.iter().position(|s| matches!(s, Step::Sum(s) if s.value == gain.buffer));
                     let step = step.expect("a sum has a step");
-                    release_at.extend(tiles(block.units, WEIGHT_ROWS).map(|rows| (step, ParamTask { param, rows })));
+                    release_at.extend(pieces(block.units, WEIGHT_ROWS).map(|rows| (step, ParamTask { param, rows })));
                 }
                 (ParamKind::Sum { cols }, _) => {
                     tied[param.index()] = Some(tied_shapes.len());

@@ -4,8 +4,8 @@ use super::gather::{Gather, Target, kept};
 use super::kernels::multiversion;
 use super::kernels::product::Matrix;
 use super::schedule::ParamTask;
+use super::scratch::{Phase, Scratch};
 use super::update::Coefficients;
-use super::worker::{Phase, Scratch};
 use crate::plan::Use;
 
 /// Rows that are multiplied at once.
@@ -20,11 +20,11 @@ pub(super) fn run(gather: Gather<'_>, task: &ParamTask, scratch: &mut Scratch) {
     };
     let arithmetic = gather.pass.arithmetic;
     scratch.sums.prepare(arithmetic, rows, cols, DEPTH);
-    for chunk in gather.chunks.iter().filter(|chunk| !chunk.rows.is_empty()) {
+    for tile in gather.tiles.iter().filter(|tile| !tile.rows.is_empty()) {
         // SAFETY: every tile has passed this node, so G and the panel are final.
-        let (gains, values) = unsafe { (chunk.values.get(chunk.view(gain)), chunk.values.get(chunk.view(panel))) };
-        let gains = Matrix::new(&gains[task.rows.start..], chunk.rows.len(), rows, gain.buffer.units);
-        let values = Matrix::new(values, chunk.rows.len(), cols, panel.buffer.units);
+        let (gains, values) = unsafe { (tile.values.get(tile.view(gain)), tile.values.get(tile.view(panel))) };
+        let gains = Matrix::new(&gains[task.rows.start..], tile.rows.len(), rows, gain.buffer.units);
+        let values = Matrix::new(values, tile.rows.len(), cols, panel.buffer.units);
         scratch.sums.add(arithmetic, gains, values, &mut scratch.flow);
     }
     scratch.sums.finish(arithmetic, &mut scratch.flow);

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::buffers::tiles as tiles_of;
+use super::buffers::pieces;
 use super::kernels::Arithmetic;
 use super::kernels::flow_sums::{FlowSums, SHORT_DEPTH};
 use super::scaled::{NO_LOSS, Scale};
@@ -21,7 +21,7 @@ use crate::plan::{Buffer, Plan, View};
 pub(super) const MISSING: u32 = u32::MAX;
 
 /// Values, flows and scales of some rows of a batch.
-pub(super) struct Chunk {
+pub(super) struct Tile {
     /// Which rows of the batch.
     pub rows: Range<usize>,
     /// Whether one more row follows in which every variable is missing: its flows are the top-down probabilities, and
@@ -76,7 +76,7 @@ impl TiedFlows {
     }
 }
 
-impl Chunk {
+impl Tile {
     pub fn new() -> Self {
         Self {
             rows: 0..0,
@@ -197,7 +197,7 @@ pub(super) fn lanes(
         // what is multiplied at once, so that sums over rows do not depend on it.
         let wide = 2 * SHORT_DEPTH;
         let rows = if num_rows.div_ceil(wide) >= wanted { wide } else { SHORT_DEPTH };
-        return tiles_of(num_rows, rows).map(|tile| vec![tile]).collect();
+        return pieces(num_rows, rows).map(|tile| vec![tile]).collect();
     }
     let most = if is_round_trip { MOST_LANES } else { usize::MAX };
     let count = num_rows.div_ceil(MOST_TILE_ROWS).clamp(num_rows.clamp(1, LEAST_LANES), most);
@@ -206,10 +206,10 @@ pub(super) fn lanes(
     let cut = |lane: Range<usize>| {
         let len = lane.len();
         let tiles = if is_round_trip { len.div_ceil(rows).max(1) } else { 1 };
-        let cut = tiles_of(len, len.div_ceil(tiles).max(1));
+        let cut = pieces(len, len.div_ceil(tiles).max(1));
         cut.map(move |tile| lane.start + tile.start..lane.start + tile.end).collect()
     };
-    tiles_of(num_rows, num_rows.div_ceil(count).max(1)).map(cut).collect()
+    pieces(num_rows, num_rows.div_ceil(count).max(1)).map(cut).collect()
 }
 
 /// A multiple of the heights of all matrix kernels.
