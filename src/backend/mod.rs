@@ -27,7 +27,7 @@ pub struct FlowsId {
 
 /// Names a buffer with one number per param row, of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowsId {
+pub struct ParamRowsId {
     pub(crate) backend: u32,
     pub(crate) index: u32,
 }
@@ -126,9 +126,9 @@ impl PhaseSeconds {
 #[derive(Clone, Copy, Debug)]
 pub struct Retain {
     /// A mass per param row: top-down probabilities, row masses of flows, a running mass.
-    pub rows: RowsId,
+    pub rows: ParamRowsId,
     /// Row masses of the update's flows, where a row is to retain at least those.
-    pub at_least: Option<RowsId>,
+    pub at_least: Option<ParamRowsId>,
     /// Usually (1−α)/α.
     pub scale: f64,
     /// Zero, except for PyJuice's absolute smoothing of mini-batch EM. Densities are not smoothed and get none of it.
@@ -197,7 +197,7 @@ pub struct EmStep {
     pub gain: f64,
     /// Row masses of `flows`, kept up with them: nobody has to add up a vocabulary. Belongs to `flows`, and is saved
     /// with them.
-    pub masses: RowsId,
+    pub masses: ParamRowsId,
     /// What is retained.
     pub sources: RetainSources,
     /// How much of it: scale·(mass + offset), as in [`Retain`].
@@ -209,7 +209,7 @@ pub struct EmStep {
     /// What keeps rows away from zero.
     pub smoothing: Smoothing,
     /// A row buffer that the step may write to.
-    pub spare: RowsId,
+    pub spare: ParamRowsId,
 }
 
 impl EmStep {
@@ -292,10 +292,10 @@ pub trait Backend: Send {
     fn add_flows(&mut self, batch: &Batch, gain: f64, into: FlowsId) -> Result<BatchReport>;
 
     /// into = TD of every param row, summed over the nodes that share it: the flow of a row with everything missing.
-    fn top_down(&mut self, into: RowsId) -> Result<()>;
+    fn top_down(&mut self, into: ParamRowsId) -> Result<()>;
 
     /// into = gain · Σ over each row of the flows.
-    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()>;
+    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: ParamRowsId) -> Result<()>;
 
     /// The M-step of every EM optimizer.
     fn em_update(&mut self, update: &EmUpdate) -> Result<()>;
@@ -305,7 +305,7 @@ pub trait Backend: Send {
 
     /// flows = gain·flows − TD·θ: the gradient of the mean log-likelihood on φ at a normalised circuit.
     /// Refused for circuits with densities, whose parameters are not weights.
-    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()>;
+    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: ParamRowsId) -> Result<()>;
 
     /// Moves θ by one Adam step and leaves it unnormalised.
     fn adam_update(&mut self, gradient: FlowsId, first: FlowsId, second: FlowsId, step: &AdamStep) -> Result<()>;
@@ -320,7 +320,7 @@ pub trait Backend: Send {
     fn new_flows(&mut self, precision: FlowPrecision) -> Result<FlowsId>;
 
     /// A new row buffer of zeros.
-    fn new_rows(&mut self) -> Result<RowsId>;
+    fn new_rows(&mut self) -> Result<ParamRowsId>;
 
     /// flows *= factor; a factor of 0 clears whatever was there.
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()>;
@@ -329,13 +329,13 @@ pub trait Backend: Send {
     fn add_scaled(&mut self, flows: FlowsId, gain: f64, into: FlowsId) -> Result<()>;
 
     /// into = keep·into + gain·rows.
-    fn blend_rows(&mut self, into: RowsId, keep: f64, rows: RowsId, gain: f64) -> Result<()>;
+    fn blend_rows(&mut self, into: ParamRowsId, keep: f64, rows: ParamRowsId, gain: f64) -> Result<()>;
 
     /// The flows, for reading by block and row.
     fn flows(&self, flows: FlowsId) -> Result<Flows>;
 
     /// One number per param row, in the order of the layout.
-    fn rows(&self, rows: RowsId) -> Result<Vec<f64>>;
+    fn rows(&self, rows: ParamRowsId) -> Result<Vec<f64>>;
 
     /// The buffer's bits.
     fn save_flows(&self, flows: FlowsId) -> Result<Tensor>;
@@ -344,8 +344,8 @@ pub trait Backend: Send {
     fn load_flows(&mut self, flows: FlowsId, saved: &Tensor) -> Result<()>;
 
     /// The buffer's bits.
-    fn save_rows(&self, rows: RowsId) -> Result<Tensor>;
+    fn save_rows(&self, rows: ParamRowsId) -> Result<Tensor>;
 
     /// Puts saved bits back.
-    fn load_rows(&mut self, rows: RowsId, saved: &Tensor) -> Result<()>;
+    fn load_rows(&mut self, rows: ParamRowsId, saved: &Tensor) -> Result<()>;
 }

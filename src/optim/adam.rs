@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::window::{FlowWindow, Window};
 use super::windowed::{Buffer, Rule, Windowed};
 use super::{Averaging, Optimizer, Schedule, check_option};
-use crate::backend::{AdamStep, Backend, FlowPrecision, FlowsId, RowsId};
+use crate::backend::{AdamStep, Backend, FlowPrecision, FlowsId, ParamRowsId};
 use crate::error::Result;
 
 /// Options of Adam.
@@ -58,7 +58,7 @@ impl AdamSpec {
 
 struct Adam {
     spec: AdamSpec,
-    top_down: RowsId,
+    top_down: ParamRowsId,
     /// Moving average of the gradient.
     first: FlowsId,
     /// Moving average of its square.

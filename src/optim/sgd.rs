@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::window::{FlowWindow, Window};
 use super::windowed::{Rule, Windowed};
 use super::{Averaging, Optimizer, Schedule};
-use crate::backend::{Backend, RowsId};
+use crate::backend::{Backend, ParamRowsId};
 use crate::error::Result;
 
 /// Options of SGD.
@@ -38,7 +38,7 @@ impl SgdSpec {
 }
 
 struct Sgd {
-    top_down: RowsId,
+    top_down: ParamRowsId,
 }
 
 impl Rule for Sgd {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::window::{FlowWindow, Window};
 use super::windowed::{Buffer, Rule, Windowed};
 use super::{Averaging, Optimizer, Schedule, check_smoothing};
-use crate::backend::{Backend, EmUpdate, Retain, RowsId};
+use crate::backend::{Backend, EmUpdate, ParamRowsId, Retain};
 use crate::circuit::Smoothing;
 use crate::error::Result;
 
@@ -52,8 +52,8 @@ impl StepwiseEmSpec {
 struct StepwiseEm {
     smoothing: Smoothing,
     /// s: the average mass of each row so far.
-    running_masses: RowsId,
-    masses: RowsId,
+    running_masses: ParamRowsId,
+    masses: ParamRowsId,
 }
 
 impl Rule for StepwiseEm {

@@ -4,7 +4,7 @@
 
 use super::check_option;
 use super::state::OptimizerState;
-use crate::backend::{Backend, BatchReport, EmStep, FlowPrecision, FlowsId, RetainSources, RowsId};
+use crate::backend::{Backend, BatchReport, EmStep, FlowPrecision, FlowsId, ParamRowsId, RetainSources};
 use crate::circuit::Smoothing;
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -20,8 +20,8 @@ pub(super) struct Window {
     /// Weight of the rows that came in last.
     pub weight: f64,
     /// Row masses of `flows`, where the last update left them, and a row buffer that an update may write to.
-    masses: RowsId,
-    spare: RowsId,
+    masses: ParamRowsId,
+    spare: ParamRowsId,
 }
 
 /// What an EM rule keeps of the old parameters: scale·(mass + offset) of each row.
@@ -66,8 +66,8 @@ pub(super) struct FlowWindow {
     weight: f64,
     /// Row masses of `flows`, where an EM rule is told from them; saved with `flows`, because they are not added up
     /// anew.
-    masses: RowsId,
-    spare: RowsId,
+    masses: ParamRowsId,
+    spare: ParamRowsId,
 }
 
 impl FlowWindow {

@@ -11,7 +11,7 @@ use super::forward::{Pass, one_panel};
 use super::gather::flow_row;
 use super::kernels::product::{Matrix, MatrixMut, multiply, transpose_row};
 use super::kernels::{Isa, multiversion, prefetch, rows_ahead};
-use super::scaled::{ZERO, power};
+use super::scaled::{ZERO, two_to_minus};
 use super::scratch::{Phase, Scratch};
 use super::tile::{Tile, TileState};
 use crate::plan::{Buffer, GainBelow, PlanGroup, ProductStep, Step, SumStep};
@@ -262,7 +262,7 @@ fn spread_below(
         // At the scale of what the sum below mixes; see `GainBelow`. In two halves, because the power may leave the
         // range of f32 where the result, which the forward pass has bounded, does not.
         let shift = (own - panel).clamp(-240, 240);
-        let halves = (power(shift / 2), power(shift - shift / 2));
+        let halves = (two_to_minus(shift / 2), two_to_minus(shift - shift / 2));
         // No closures: they would not take on the features of the instruction set.
         let mut table = None;
         if let Some((var, param)) = below.table {

@@ -46,7 +46,7 @@ type Lives = BTreeMap<usize, (Buffer, Option<Life>)>;
 fn share_flows(plan: &mut Plan, schedule: &mut Schedule) {
     let lives = flow_lives(plan, schedule);
     let (places, units) = places(&lives);
-    let relocate = |buffer: &mut Buffer| buffer.at = places[&buffer.scale];
+    let relocate = |buffer: &mut Buffer| buffer.at = places[&buffer.id];
     plan.for_each_flow(relocate);
     schedule.completed.iter_mut().flatten().for_each(|(_, buffer)| relocate(buffer));
     plan.flow_units = units;
@@ -57,7 +57,7 @@ fn share_flows(plan: &mut Plan, schedule: &mut Schedule) {
 fn flow_lives(plan: &mut Plan, schedule: &Schedule) -> Lives {
     let mut lives = Lives::new();
     let mut see = |buffer: &mut Buffer, nth: usize| {
-        let (_, life) = lives.entry(buffer.scale).or_insert((*buffer, Some(Life { born: nth, dies: nth })));
+        let (_, life) = lives.entry(buffer.id).or_insert((*buffer, Some(Life { born: nth, dies: nth })));
         life.iter_mut().for_each(|life| life.include(nth));
     };
     see(&mut plan.root_flow, 0);
@@ -75,7 +75,7 @@ fn flow_lives(plan: &mut Plan, schedule: &Schedule) -> Lives {
             }
         }
     }
-    lives.extend(kept.into_iter().map(|buffer| (buffer.scale, (buffer, None))));
+    lives.extend(kept.into_iter().map(|buffer| (buffer.id, (buffer, None))));
     lives
 }
 
@@ -156,12 +156,12 @@ mod tests {
 
     impl Memory {
         fn write(&mut self, buffer: Buffer) {
-            self.0[Self::range(buffer)].fill(Some(buffer.scale));
+            self.0[Self::range(buffer)].fill(Some(buffer.id));
         }
 
         fn read(&self, buffer: Buffer) {
             let found = &self.0[Self::range(buffer)];
-            assert!(found.iter().all(|owner| *owner == Some(buffer.scale)), "{buffer:?} was written over: {found:?}");
+            assert!(found.iter().all(|owner| *owner == Some(buffer.id)), "{buffer:?} was written over: {found:?}");
         }
 
         fn range(buffer: Buffer) -> Range<usize> {

@@ -10,7 +10,7 @@ use super::packed::PackedWeights;
 use super::products;
 use super::scaled::{
     DOUBTFUL, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
-    is_comfortable, settle_row, standard_exponent, underflow_loss,
+    is_comfortable, standard_exponent, standardize_row, underflow_loss,
 };
 use super::scratch::Scratch;
 use super::shared::ReadOnly;
@@ -130,7 +130,7 @@ fn input_forward(pass: Pass<'_>, tile: &Tile, state: &mut TileState, input: &Inp
                 category => out.copy_from_slice(&block[category as usize * units..][..units]),
             }
             let seen = extremes(out);
-            settle_row(out, seen, Scale::UNIT)
+            standardize_row(out, seen, Scale::UNIT)
         } else if let Some(value) = tile.real(pass.batch, row, input.var) {
             logs.iter_mut().zip(&params).for_each(|(log, params)| *log = distribution.log_prob(params, value));
             densities(out, &logs)
@@ -203,8 +203,8 @@ fn finish_sum(pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: &mut 
     for row in 0..rows {
         let out = &mut all[row * units..(row + 1) * units];
         let scales = &mut state.scales;
-        let own = sum.value.scale * rows + row;
-        let panel_scale = |scales: &[Scale], group: &PlanGroup| scales[group.panel.buffer.scale * rows + row];
+        let own = sum.value.id * rows + row;
+        let panel_scale = |scales: &[Scale], group: &PlanGroup| scales[group.panel.buffer.id * rows + row];
         if one_panel {
             // Outputs that are all in range: the common case, and nothing to be done.
             let (seen, panel) = (extremes(out), panel_scale(scales, &sum.groups[0]));
@@ -277,10 +277,10 @@ fn gather_panel(tile: &Tile, state: &mut TileState, group: &PlanGroup) {
     let buffer = group.panel.buffer;
     // SAFETY: the panel is this step's own and the tile is this thread's.
     let all = unsafe { tile.values.get_mut(tile.span(buffer)) };
-    let (scales_below, scales) = state.scales.split_at_mut(buffer.scale * rows);
+    let (scales_below, scales) = state.scales.split_at_mut(buffer.id * rows);
     for (row, scale) in scales[..rows].iter_mut().enumerate() {
         let panel = &mut all[row * buffer.units..(row + 1) * buffer.units];
-        let child_scale = |buffer: Buffer| scales_below[buffer.scale * rows + row];
+        let child_scale = |buffer: Buffer| scales_below[buffer.id * rows + row];
         let exponent = group.gathered.iter().map(|v| child_scale(v.buffer).exponent).max().unwrap_or(ZERO);
         let mut merged = Scale { exponent, loss: NO_LOSS };
         let mut at = 0;

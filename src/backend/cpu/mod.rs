@@ -63,7 +63,7 @@ use self::tile::Tile;
 use self::update::{Retained, Update};
 use self::workers::Workers;
 use super::{
-    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, Retain, RowsId, Tensor,
+    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain, Tensor,
 };
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
@@ -190,7 +190,7 @@ impl CpuBackend {
         if id.backend == self.id && index < self.flows.len() { Ok(index) } else { Err(foreign_handle()) }
     }
 
-    fn rows_at(&self, id: RowsId) -> Result<usize> {
+    fn rows_at(&self, id: ParamRowsId) -> Result<usize> {
         let index = id.index as usize;
         if id.backend == self.id && index < self.rows.len() { Ok(index) } else { Err(foreign_handle()) }
     }
@@ -289,7 +289,7 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn top_down(&mut self, into: RowsId) -> Result<()> {
+    fn top_down(&mut self, into: ParamRowsId) -> Result<()> {
         let begun = Instant::now();
         let into = self.rows_at(into)?;
         self.settle();
@@ -298,7 +298,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()> {
+    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: ParamRowsId) -> Result<()> {
         let begun = Instant::now();
         let (flows, into) = (self.flows_at(flows)?, self.rows_at(into)?);
         self.settle();
@@ -320,7 +320,7 @@ impl Backend for CpuBackend {
         self.settle();
         self.packed.forget();
         let flows = &self.flows[flows];
-        let rows = |id: RowsId| &self.rows[id.index as usize][..]; // all handles are ours, as was just seen
+        let rows = |id: ParamRowsId| &self.rows[id.index as usize][..]; // all handles are ours, as was just seen
         let retained = |retain: Retain| {
             let Retain { rows: id, at_least, scale, offset } = retain;
             Retained { rows: rows(id), at_least: at_least.map(rows), scale, offset }
@@ -337,7 +337,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()> {
+    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: ParamRowsId) -> Result<()> {
         let begun = Instant::now();
         self.fixed.circuit.require_weights_only()?;
         let (flows, rows) = (self.flows_at(flows)?, self.rows_at(top_down)?);
@@ -392,9 +392,9 @@ impl Backend for CpuBackend {
         Ok(FlowsId { backend: self.id, index: (self.flows.len() - 1) as u32 })
     }
 
-    fn new_rows(&mut self) -> Result<RowsId> {
+    fn new_rows(&mut self) -> Result<ParamRowsId> {
         self.rows.push(vec![0.0; self.fixed.circuit.layout().num_rows()]);
-        Ok(RowsId { backend: self.id, index: (self.rows.len() - 1) as u32 })
+        Ok(ParamRowsId { backend: self.id, index: (self.rows.len() - 1) as u32 })
     }
 
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()> {
@@ -429,7 +429,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn blend_rows(&mut self, into: RowsId, keep: f64, rows: RowsId, gain: f64) -> Result<()> {
+    fn blend_rows(&mut self, into: ParamRowsId, keep: f64, rows: ParamRowsId, gain: f64) -> Result<()> {
         let begun = Instant::now();
         let (into, rows) = (self.rows_at(into)?, self.rows_at(rows)?);
         for i in 0..self.rows[into].len() {
@@ -443,7 +443,7 @@ impl Backend for CpuBackend {
         Ok(Flows::new(self.fixed.circuit.layout().clone(), self.settled(Some(self.flows_at(flows)?)).1.to_f64()))
     }
 
-    fn rows(&self, rows: RowsId) -> Result<Vec<f64>> {
+    fn rows(&self, rows: ParamRowsId) -> Result<Vec<f64>> {
         Ok(self.rows[self.rows_at(rows)?].clone())
     }
 
@@ -457,11 +457,11 @@ impl Backend for CpuBackend {
         self.flows[flows].load(saved)
     }
 
-    fn save_rows(&self, rows: RowsId) -> Result<Tensor> {
+    fn save_rows(&self, rows: ParamRowsId) -> Result<Tensor> {
         Ok(Tensor::F64(self.rows(rows)?))
     }
 
-    fn load_rows(&mut self, rows: RowsId, saved: &Tensor) -> Result<()> {
+    fn load_rows(&mut self, rows: ParamRowsId, saved: &Tensor) -> Result<()> {
         let rows = self.rows_at(rows)?;
         match saved {
             Tensor::F64(values) if values.len() == self.rows[rows].len() => self.rows[rows].copy_from_slice(values),

@@ -11,8 +11,8 @@ use super::forward::Pass;
 use super::kernels::product::transpose_row;
 use super::kernels::{multiversion, prefetch, rows_ahead};
 use super::scaled::{
-    DOUBTFUL, Extremes, Scale, extremes, is_needlessly_lossy, multiply_all, multiply_into, multiply_rows, settle_row,
-    underflow_loss,
+    DOUBTFUL, Extremes, Scale, extremes, is_needlessly_lossy, multiply_all, multiply_into, multiply_rows,
+    standardize_row, underflow_loss,
 };
 use super::scratch::Scratch;
 use super::tile::{MISSING, Tile, TileState};
@@ -45,7 +45,7 @@ fn product_forward(pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: 
             Some(scale) => scale,
             None => carefully(of, product, scratch, out),
         };
-        state.scales[product.value.scale * rows + row] = scale;
+        state.scales[product.value.id * rows + row] = scale;
     }
 }
 
@@ -163,7 +163,7 @@ impl<'a> AtOnce<'a> {
         if found.seen.min < DOUBTFUL.to_bits() {
             return None;
         }
-        let scale = settle_row(out, found.seen, scale.unwrap_or(Scale::UNIT));
+        let scale = standardize_row(out, found.seen, scale.unwrap_or(Scale::UNIT));
         // What `carefully` would rescale on the way, or compute in double precision, is left to it.
         let is_left = self.num_tables > 1
             && (found.largest_factor > LARGEST_FACTOR.to_bits()
@@ -204,7 +204,7 @@ impl<'a> FactorRow<'a> {
             FactorSource::Value(buffer) => {
                 // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
                 let values = unsafe { tile.values.get(tile.row(buffer, row)) };
-                Some((values, scales[buffer.scale * tile.num_rows() + row]))
+                Some((values, scales[buffer.id * tile.num_rows() + row]))
             }
         }
     }
@@ -230,7 +230,7 @@ fn one_by_one(of: FactorRow<'_>, product: &ProductStep, mapped: &mut [f32], out:
         let Some((values, factor_scale)) = of.of(factor) else { continue };
         // A running product that has become small is rescaled before the next factor, to keep its range.
         if let Some(Extremes { max, .. }) = seen.filter(|seen: &Extremes| seen.max < LOW_WATER) {
-            scale = settle_row(out, Extremes { max, min: 0 }, scale);
+            scale = standardize_row(out, Extremes { max, min: 0 }, scale);
         }
         scale = scale.times(factor_scale);
         let multiplied = match (&factor.map, first, seen) {
@@ -265,7 +265,7 @@ fn one_by_one(of: FactorRow<'_>, product: &ProductStep, mapped: &mut [f32], out:
         _ => {}
     }
     let seen = seen.unwrap_or_else(|| extremes(out));
-    settle_row(out, seen, scale)
+    standardize_row(out, seen, scale)
 }
 
 /// The same in double precision: nothing is dropped but at the end.

@@ -183,7 +183,7 @@ fn flow_complete(plan: &Plan) -> impl Fn(Buffer) -> usize {
     let mut complete = HashMap::new();
     for (i, step) in plan.steps.iter().enumerate().rev() {
         let mut reach = |buffer: Buffer| {
-            complete.insert(buffer.scale, i);
+            complete.insert(buffer.id, i);
         };
         match step {
             Step::Input(_) => {}
@@ -194,7 +194,7 @@ fn flow_complete(plan: &Plan) -> impl Fn(Buffer) -> usize {
             }
         }
     }
-    move |buffer| complete.get(&buffer.scale).copied().unwrap_or(last)
+    move |buffer| complete.get(&buffer.id).copied().unwrap_or(last)
 }
 
 /// Which way a pass goes.

@@ -173,7 +173,7 @@ impl Tile {
     /// Where a buffer's scales lie in `scales`.
     pub fn scale_span(&self, buffer: Buffer) -> Range<usize> {
         let rows = self.num_rows();
-        buffer.scale * rows..(buffer.scale + 1) * rows
+        buffer.id * rows..(buffer.id + 1) * rows
     }
 }
 

@@ -154,13 +154,13 @@ fn update_weights<T: Count>(row: &mut [f32], flows: &[T], retain: f64, update: &
     }
 }
 
-/// A sum over eight lanes: fast, and always in the same order.
+/// Eight partial sums side by side: fast, and always in the same order.
 fn sum(terms: impl Iterator<Item = f64>) -> f64 {
-    let mut lanes = [0.0; 8];
+    let mut partials = [0.0; 8];
     for (i, term) in terms.enumerate() {
-        lanes[i % 8] += term;
+        partials[i % 8] += term;
     }
-    lanes.iter().sum()
+    partials.iter().sum()
 }
 
 /// All rows of a table `[cats × units]` at once.

@@ -97,7 +97,7 @@ fn add_single_body(theta: &[f32], flows: &mut [f32], sums: &[f32], keep: f32) {
 }
 
 /// Partial sums that run side by side: fast, accurate, and always in the same order.
-const LANES: usize = 32;
+const PARTIALS: usize = 32;
 
 #[inline(always)]
 fn add_and_move_body(
@@ -110,23 +110,23 @@ fn add_and_move_body(
 ) {
     let rows = theta.chunks_exact_mut(cols).zip(flows.chunks_exact_mut(cols)).zip(sums.chunks_exact(cols));
     for (row, ((theta, flows), sums)) in rows.enumerate() {
-        let (mut theta_lanes, mut flow_lanes) = ([0f32; LANES], [0f32; LANES]);
+        let (mut theta_partials, mut flow_partials) = ([0f32; PARTIALS], [0f32; PARTIALS]);
         let mut add = |theta: &[f32], flows: &mut [f32], sums: &[f32]| {
-            let lanes = theta_lanes.iter_mut().zip(&mut flow_lanes);
-            for (((f, &p), &s), (theta_lane, flow_lane)) in flows.iter_mut().zip(theta).zip(sums).zip(lanes) {
+            let partials = theta_partials.iter_mut().zip(&mut flow_partials);
+            for (((f, &p), &s), (theta_partial, flow_partial)) in flows.iter_mut().zip(theta).zip(sums).zip(partials) {
                 *f = kept(keep, *f) + p * s;
-                *theta_lane += p;
-                *flow_lane += *f;
+                *theta_partial += p;
+                *flow_partial += *f;
             }
         };
         let mut at = 0;
-        while at + LANES <= cols {
-            add(&theta[at..at + LANES], &mut flows[at..at + LANES], &sums[at..at + LANES]);
-            at += LANES;
+        while at + PARTIALS <= cols {
+            add(&theta[at..at + PARTIALS], &mut flows[at..at + PARTIALS], &sums[at..at + PARTIALS]);
+            at += PARTIALS;
         }
         add(&theta[at..], &mut flows[at..], &sums[at..]);
-        let total = |lanes: &[f32; LANES]| lanes.iter().map(|&x| f64::from(x)).sum::<f64>();
-        if let Some(coefficients) = move_row(row, total(&theta_lanes), total(&flow_lanes)) {
+        let total = |partials: &[f32; PARTIALS]| partials.iter().map(|&x| f64::from(x)).sum::<f64>();
+        if let Some(coefficients) = move_row(row, total(&theta_partials), total(&flow_partials)) {
             coefficients.apply(theta, flows);
         }
     }

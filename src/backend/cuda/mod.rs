@@ -47,7 +47,7 @@ use self::step::Clocks;
 use self::stream::{Device, Slab};
 use self::updates::{Retained, Updater, update};
 use super::{
-    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, Retain, RowsId, Tensor,
+    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain, Tensor,
 };
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
@@ -148,7 +148,7 @@ impl CudaBackend {
         if id.backend == self.id && index < self.flows.len() { Ok(index) } else { Err(foreign_handle()) }
     }
 
-    fn rows_at(&self, id: RowsId) -> Result<usize> {
+    fn rows_at(&self, id: ParamRowsId) -> Result<usize> {
         let index = id.index as usize;
         if id.backend == self.id && index < self.rows.len() { Ok(index) } else { Err(foreign_handle()) }
     }
@@ -157,7 +157,7 @@ impl CudaBackend {
         Ok(self.flows[self.flows_at(id)?].ptr())
     }
 
-    fn row_ptr(&self, id: RowsId) -> Result<Ptr<f64>> {
+    fn row_ptr(&self, id: ParamRowsId) -> Result<Ptr<f64>> {
         Ok(self.rows[self.rows_at(id)?].ptr)
     }
 
@@ -310,12 +310,12 @@ impl Backend for CudaBackend {
         }
     }
 
-    fn top_down(&mut self, into: RowsId) -> Result<()> {
+    fn top_down(&mut self, into: ParamRowsId) -> Result<()> {
         let into = self.row_ptr(into)?;
         self.marginal_pass(into)
     }
 
-    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()> {
+    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: ParamRowsId) -> Result<()> {
         self.updater().row_masses(self.flow_ptr(flows)?, gain, self.row_ptr(into)?)
     }
 
@@ -335,7 +335,7 @@ impl Backend for CudaBackend {
         self.updater().em_update(flows, change(em.retain)?, change(em.retain_inputs)?)
     }
 
-    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()> {
+    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: ParamRowsId) -> Result<()> {
         self.circuit.require_weights_only()?;
         self.updater().gradient(self.flow_ptr(flows)?, gain, self.row_ptr(top_down)?)
     }
@@ -376,10 +376,10 @@ impl Backend for CudaBackend {
         Ok(FlowsId { backend: self.id, index: (self.flows.len() - 1) as u32 })
     }
 
-    fn new_rows(&mut self) -> Result<RowsId> {
+    fn new_rows(&mut self) -> Result<ParamRowsId> {
         let rows = self.allocate(|b| b.device.zeros("a row buffer", b.program.params.num_rows))?;
         self.rows.push(rows);
-        Ok(RowsId { backend: self.id, index: (self.rows.len() - 1) as u32 })
+        Ok(ParamRowsId { backend: self.id, index: (self.rows.len() - 1) as u32 })
     }
 
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()> {
@@ -396,7 +396,7 @@ impl Backend for CudaBackend {
         self.kernels.add_scaled(precisions, Grid::over(n), from.ptr, gain, into.ptr, n as i64)
     }
 
-    fn blend_rows(&mut self, into: RowsId, keep: f64, rows: RowsId, gain: f64) -> Result<()> {
+    fn blend_rows(&mut self, into: ParamRowsId, keep: f64, rows: ParamRowsId, gain: f64) -> Result<()> {
         let (into, rows, n) = (self.row_ptr(into)?, self.row_ptr(rows)?, self.program.params.num_rows);
         self.kernels.blend_rows(Grid::over(n), into, keep, rows, gain, n as i64)
     }
@@ -409,7 +409,7 @@ impl Backend for CudaBackend {
         Ok(Flows::new(self.circuit.layout().clone(), values))
     }
 
-    fn rows(&self, rows: RowsId) -> Result<Vec<f64>> {
+    fn rows(&self, rows: ParamRowsId) -> Result<Vec<f64>> {
         self.device.download(self.row_ptr(rows)?, self.program.params.num_rows)
     }
 
@@ -422,11 +422,11 @@ impl Backend for CudaBackend {
         self.flows[flows].load(&self.device, &self.program.params, self.circuit.layout().num_stats(), saved)
     }
 
-    fn save_rows(&self, rows: RowsId) -> Result<Tensor> {
+    fn save_rows(&self, rows: ParamRowsId) -> Result<Tensor> {
         Ok(Tensor::F64(self.rows(rows)?))
     }
 
-    fn load_rows(&mut self, rows: RowsId, saved: &Tensor) -> Result<()> {
+    fn load_rows(&mut self, rows: ParamRowsId, saved: &Tensor) -> Result<()> {
         let rows = self.row_ptr(rows)?;
         match saved {
             Tensor::F64(values) if values.len() == self.program.params.num_rows => self.device.upload(values, rows),
