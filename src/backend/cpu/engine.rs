@@ -6,9 +6,10 @@ use std::sync::PoisonError;
 use super::forward::Pass;
 use super::gather::{Gather, flow_row};
 use super::kernels::multiversion;
-use super::schedule::{Direction, ParamTask, Run, Schedule, Work};
 use super::scratch::{Phase, Scratch};
+use super::stages::{ParamTask, Stages};
 use super::tile::{Tile, TileState};
+use super::turns::{Direction, Turn, Turns};
 use super::workers::Workers;
 use super::{backward, forward, statistics, tables, weights};
 use crate::circuit::{ParamId, ParamKind};
@@ -21,30 +22,30 @@ const OCCURRENCES: usize = 4096;
 #[derive(Clone, Copy)]
 pub(super) struct Engine<'a> {
     pub pass: Pass<'a>,
-    pub schedule: &'a Schedule,
+    pub stages: &'a Stages,
     pub workers: &'a Workers,
 }
 
 impl<'a> Engine<'a> {
     /// Runs a pass on all workers.
-    fn run(&self, direction: Direction, num_tiles: usize, act: impl Fn(&Work, &mut Scratch) + Sync) {
-        let run = Run::new(self.schedule, direction, num_tiles, self.workers.count());
+    fn run(&self, direction: Direction, num_tiles: usize, act: impl Fn(&Turn, &mut Scratch) + Sync) {
+        let turns = Turns::new(self.stages, direction, num_tiles, self.workers.count());
         self.workers.broadcast(|worker, scratch| {
             scratch.packs.clear();
-            run.work(worker, |work| {
+            turns.work(worker, |turn| {
                 scratch.clock.start();
-                act(work, scratch);
+                act(turn, scratch);
             });
         });
     }
 
     /// Values of all nodes and the log-likelihoods of all rows.
     pub fn forward(&self, tiles: &[Tile]) {
-        self.run(Direction::Forward, tiles.len(), |work, scratch| {
-            let Work::Stage { tile, stage, last, .. } = *work else { return };
+        self.run(Direction::Forward, tiles.len(), |turn, scratch| {
+            let Turn::Stage { tile, stage, last, .. } = *turn else { return };
             let tile = &tiles[tile];
             let state = &mut *lock(tile);
-            for step in &self.pass.plan.steps[self.schedule.stages[stage].clone()] {
+            for step in &self.pass.plan.steps[self.stages.steps[stage].clone()] {
                 forward::forward(self.pass, tile, state, scratch, step);
             }
             if last {
@@ -57,8 +58,8 @@ impl<'a> Engine<'a> {
     /// Flows of all nodes and of the blocks that one node uses; in a fused step also their update.
     pub fn backward(&self, gather: Gather<'_>, root_flow: impl Fn(usize) -> f32 + Sync) {
         let tiles = gather.tiles;
-        self.run(Direction::Backward, tiles.len(), |work, scratch| match work {
-            Work::Stage { tile, stage, first, last } => {
+        self.run(Direction::Backward, tiles.len(), |turn, scratch| match turn {
+            Turn::Stage { tile, stage, first, last } => {
                 let tile = &tiles[*tile];
                 let state = &mut *lock(tile);
                 if *first {
@@ -71,7 +72,7 @@ impl<'a> Engine<'a> {
                     scratch.clock.lap(Phase::Flows);
                 }
             }
-            Work::Params { task, .. } => match &self.pass.circuit.params()[task.param.index()].kind {
+            Turn::Params { task, .. } => match &self.pass.circuit.params()[task.param.index()].kind {
                 ParamKind::Sum { .. } => weights::run(gather, task, scratch),
                 ParamKind::Input(_) => tables::run(gather, task.param, scratch),
             },
@@ -95,7 +96,7 @@ impl<'a> Engine<'a> {
                 forward::finish(self.pass, tile, state);
                 scratch.clock.lap(Phase::Forward);
                 backward::start(self.pass, tile, state, &root_flow);
-                for stage in (0..self.schedule.stages.len()).rev() {
+                for stage in (0..self.stages.steps.len()).rev() {
                     self.stage_backward(tile, state, scratch, stage);
                 }
                 scratch.clock.lap(Phase::Backward);
@@ -110,21 +111,21 @@ impl<'a> Engine<'a> {
     }
 
     fn stage_backward(&self, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, stage: usize) {
-        for step in self.pass.plan.steps[self.schedule.stages[stage].clone()].iter().rev() {
-            backward::backward(self.pass, tile, state, scratch, step, &self.schedule.tied);
+        for step in self.pass.plan.steps[self.stages.steps[stage].clone()].iter().rev() {
+            backward::backward(self.pass, tile, state, scratch, step, &self.stages.tied);
         }
-        for &(table, buffer) in &self.schedule.completed[stage] {
+        for &(table, buffer) in &self.stages.completed[stage] {
             add_occupancy(self.pass.isa, tile, state, table, buffer);
         }
     }
 
     /// Flows, and in a fused step the update, of the blocks that several nodes share, but for large tables.
     pub fn shared_blocks(&self, gather: Gather<'_>) {
-        for &param in &self.schedule.shared {
+        for &param in &self.stages.shared {
             let block = &self.pass.circuit.params()[param.index()];
             match &block.kind {
                 ParamKind::Sum { cols } => {
-                    let index = self.schedule.tied[param.index()].expect("weights that several nodes share");
+                    let index = self.stages.tied[param.index()].expect("weights that several nodes share");
                     let rows_per_task = (32_768 / cols).max(1);
                     let tasks = super::buffers::pieces(block.units, rows_per_task).collect();
                     self.workers.for_each(tasks, |rows: Range<usize>, scratch| {

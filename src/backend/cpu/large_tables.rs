@@ -85,8 +85,8 @@ pub(super) fn update_large_table<'a>(
     let isa = engine.pass.isa;
     let layout = engine.pass.circuit.layout().block(table.param);
     let (units, cats) = (layout.units(), table.num_cats());
-    let index = engine.schedule.large_tables.iter().position(|&param| param == table.param);
-    let index = index.expect("a large table of this schedule");
+    let index = engine.stages.large_tables.iter().position(|&param| param == table.param);
+    let index = index.expect("a large table of this circuit");
     // SAFETY: the masses of this table's rows belong to whoever updates it, and that is here.
     let masses = unsafe { fused.masses.get_mut(layout.rows.clone()) };
     let keep = f64::from(gather.keep);

@@ -1,7 +1,7 @@
 //! A circuit in main memory: scaled linear space, matrix products, threads, the same bits for any number of them.
 //!
 //! A batch is cut into micro-batches that fit the memory budget, a micro-batch into tiles of rows. Tiles go through the
-//! steps of `forward` and `backward` as the `schedule` says; `weights`, `tables` and `statistics` add up the flows of
+//! steps of `forward` and `backward` in `stages`, as `turns` hands them out; `weights`, `tables` and `statistics` add up the flows of
 //! the parameters, and in a fused step update them at once; `log_space` does the rows that linear space could not hold.
 //! `update` is the M-step on its own. docs/ARCHITECTURE.md walks through all of it.
 
@@ -26,14 +26,15 @@ mod products;
 mod reference;
 mod renormalize;
 mod scaled;
-mod schedule;
 mod scratch;
 mod shared;
+mod stages;
 mod statistics;
 mod step;
 mod tables;
 mod tile;
 mod top_down;
+mod turns;
 mod update;
 mod weights;
 mod wide;

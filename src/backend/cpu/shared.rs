@@ -1,7 +1,7 @@
 //! A buffer that several threads work on at once, each on its own part.
 //!
-//! The borrow checker cannot see that the schedule keeps parts apart, so handing them out is unsafe, and every use says
-//! which rule of the schedule (`schedule`) it rests on. Nothing else in the backend shares memory that is written.
+//! The borrow checker cannot see that the order of work keeps parts apart, so handing them out is unsafe, and every use
+//! says which rule of `turns` it rests on. Nothing else in the backend shares memory that is written.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;

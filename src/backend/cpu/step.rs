@@ -60,7 +60,7 @@ impl CpuBackend {
             prepare_tiles(fixed, workers, tiles, batch, rows, None);
             phases.prepare += begun.elapsed().as_secs_f64();
             let pass = fixed.pass(arithmetic, ReadOnly::new(theta), &packed.blocks, batch, 0);
-            Engine { pass, schedule: &fixed.schedule, workers }.forward(tiles);
+            Engine { pass, stages: &fixed.stages, workers }.forward(tiles);
             workers.install(|| {
                 tiles.par_iter().for_each(|tile| rescue(&fixed.circuit, theta, batch, tile, &mut lock(tile)));
             });
@@ -132,7 +132,7 @@ impl CpuBackend {
         let shared_theta = SharedSlice::new(theta);
         let flow_bits = largest_flow.log2().ceil() as i64;
         let pass = fixed.pass(fixed.training, shared_theta.read_only(), &packed.blocks, batch, flow_bits);
-        let engine = Engine { pass, schedule: &fixed.schedule, workers };
+        let engine = Engine { pass, stages: &fixed.stages, workers };
         let shared_target = match target {
             FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
             FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
@@ -156,7 +156,7 @@ impl CpuBackend {
         }
 
         let root_flow = |row: usize| (micro.gain * f64::from(batch.weight(row))) as f32;
-        let is_round_trip = fixed.schedule.is_released_at_end();
+        let is_round_trip = fixed.stages.is_released_at_end();
         if is_round_trip {
             let mut rest = &mut tiles[..];
             let lanes = lanes.iter().map(|&len| rest.split_off_mut(..len).expect("as many tiles as lanes have"));
@@ -183,7 +183,7 @@ impl CpuBackend {
             pass,
             tiles,
             theta: shared_theta,
-            tied: &fixed.schedule.tied,
+            tied: &fixed.stages.tied,
             target: shared_target,
             keep: micro.keep as f32,
             fused,
@@ -198,7 +198,7 @@ impl CpuBackend {
                     update_large_table(engine, gather, fused, lagging, table, touched);
                 }
             }
-            _ => fixed.schedule.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
+            _ => fixed.stages.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
         }
 
         let mut rows = FinishedRows { circuit: &fixed.circuit, theta, batch, gain: micro.gain, into: target, report };
@@ -314,11 +314,11 @@ fn prepare_tiles(
     rows: Range<usize>,
     flows: Option<WithFlows>,
 ) -> Vec<usize> {
-    let Fixed { plan, schedule, training, .. } = fixed;
-    let is_round_trip = flows.is_some() && schedule.is_released_at_end();
-    let is_free = !schedule.is_released_at_end() && schedule.is_free_of_tiles();
+    let Fixed { plan, stages, training, .. } = fixed;
+    let is_round_trip = flows.is_some() && stages.is_released_at_end();
+    let is_free = !stages.is_released_at_end() && stages.is_free_of_tiles();
     // In a team the other one has a tile while this one has the next.
-    let wanted = is_free.then(|| workers.count() * schedule.team);
+    let wanted = is_free.then(|| workers.count() * stages.team);
     let lanes = lanes(rows.len(), plan, is_round_trip, wanted);
     let cuts: Vec<(bool, Range<usize>)> =
         lanes.iter().flat_map(|lane| lane.iter().enumerate().map(|(i, cut)| (i == 0, cut.clone()))).collect();
@@ -340,7 +340,7 @@ fn prepare_tiles(
             if is_first || !is_round_trip {
                 tile.prepare_values(plan);
                 if flows.is_some() {
-                    tile.prepare_sums(schedule, *training);
+                    tile.prepare_sums(stages, *training);
                 }
             }
         });

@@ -3,7 +3,7 @@
 //! How rows are cut into tiles depends on the batch alone, so the bits do not depend on the number of threads; where
 //! the cut does not show in the bits either, there are tiles for all threads and no more than that ([`lanes`]). Tiles
 //! are independent of each other; within a tile the steps of the plan run one after the other, on whatever thread.
-//! Values and flows are read by other threads as soon as they are final (`schedule`).
+//! Values and flows are read by other threads as soon as they are final (`turns`).
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -12,8 +12,8 @@ use super::buffers::pieces;
 use super::kernels::Arithmetic;
 use super::kernels::flow_sums::{FlowSums, SHORT_DEPTH};
 use super::scaled::{NO_LOSS, Scale};
-use super::schedule::Schedule;
 use super::shared::SharedBuffer;
+use super::stages::Stages;
 use crate::data::Batch;
 use crate::plan::{Buffer, Plan, View};
 
@@ -119,11 +119,11 @@ impl Tile {
     }
 
     /// Starts the sums over its rows at zero.
-    pub fn prepare_sums(&mut self, schedule: &Schedule, arithmetic: Arithmetic) {
+    pub fn prepare_sums(&mut self, stages: &Stages, arithmetic: Arithmetic) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.tied.resize_with(schedule.tied_shapes.len(), TiedFlows::default);
-        state.tied.iter_mut().zip(&schedule.tied_shapes).for_each(|(flows, &shape)| flows.prepare(arithmetic, shape));
-        state.occupancy.resize_with(schedule.large_tables.len(), Vec::new);
+        state.tied.resize_with(stages.tied_shapes.len(), TiedFlows::default);
+        state.tied.iter_mut().zip(&stages.tied_shapes).for_each(|(flows, &shape)| flows.prepare(arithmetic, shape));
+        state.occupancy.resize_with(stages.large_tables.len(), Vec::new);
         state.occupancy.iter_mut().for_each(Vec::clear);
     }
 
@@ -181,7 +181,7 @@ impl Tile {
 /// and of how many tiles the threads want only where that is said, because there the cut does not show in the results.
 ///
 /// At least four lanes to share where there are rows enough, and no more rows than keep the operands of a matrix
-/// product in the second cache. Where a tile goes forwards and back at once (`Schedule::is_released_at_end`), it has no
+/// product in the second cache. Where a tile goes forwards and back at once (`Stages::is_released_at_end`), it has no
 /// more rows than the last cache holds the values of, if those are enough for a matrix product; the tiles of a lane
 /// follow each other in the same memory.
 pub(super) fn lanes(

@@ -3,8 +3,8 @@
 use super::gather::{Gather, Target, kept};
 use super::kernels::multiversion;
 use super::kernels::product::Matrix;
-use super::schedule::ParamTask;
 use super::scratch::{Phase, Scratch};
+use super::stages::ParamTask;
 use super::update::Coefficients;
 use crate::plan::Use;
 
@@ -16,7 +16,7 @@ pub(super) fn run(gather: Gather<'_>, task: &ParamTask, scratch: &mut Scratch) {
     let layout = gather.pass.circuit.layout().block(task.param);
     let (rows, cols) = (task.rows.len(), layout.stats_per_row);
     let [Use::Sum { gain, panel, .. }] = gather.pass.plan.uses[task.param.index()][..] else {
-        unreachable!("the schedule releases blocks of one use")
+        unreachable!("only blocks of one use are released")
     };
     let arithmetic = gather.pass.arithmetic;
     scratch.sums.prepare(arithmetic, rows, cols, DEPTH);
