@@ -273,7 +273,7 @@ fn spread_below(
             {
                 prefetch(ahead);
             }
-            // SAFETY: the same.
+            // SAFETY: a table is updated after every tile has passed the nodes that use it (rule 2 of `turns`).
             table = unsafe { pass.table_row(param, categories[row]) };
         }
         match below.transpose {

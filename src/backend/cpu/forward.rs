@@ -42,7 +42,7 @@ impl<'a> Pass<'a> {
     /// # Safety
     /// Nobody updates the block while the slice lives: blocks are updated after every tile is done with them (rule 2 of `turns`).
     pub unsafe fn block(self, param: ParamId) -> &'a [f32] {
-        // SAFETY: the caller's.
+        // SAFETY: nobody updates the block meanwhile, which the caller has promised.
         unsafe { self.theta.get(self.circuit.layout().block(param).values.clone()) }
     }
 
@@ -54,7 +54,7 @@ impl<'a> Pass<'a> {
     pub unsafe fn table_row(self, param: ParamId, category: u32) -> Option<&'a [f32]> {
         let layout = self.circuit.layout().block(param);
         let start = layout.values.start + category as usize * layout.units();
-        // SAFETY: the caller's.
+        // SAFETY: the row is part of the block, which nobody updates meanwhile: the caller's promise.
         (category != MISSING).then(|| unsafe { self.theta.get(start..start + layout.units()) })
     }
 
@@ -63,7 +63,7 @@ impl<'a> Pass<'a> {
     /// # Safety
     /// As `block`.
     pub unsafe fn weights(self, group: &PlanGroup) -> Matrix<'a> {
-        // SAFETY: the caller's.
+        // SAFETY: `block` asks that nobody updates it meanwhile, and so does this function.
         let block = unsafe { self.block(group.param) };
         Matrix::new(block, group.units, group.panel.units, group.panel.units)
     }

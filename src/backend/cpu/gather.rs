@@ -97,7 +97,8 @@ impl<'a> Gather<'a> {
                 }
                 Use::Input { flow, .. } => (*flow, 0),
             };
-            // SAFETY: the caller's, and nobody writes to complete flows before the tasks that read them are done.
+            // SAFETY: the flows of all uses are complete (see above), and rule 4 of `turns` keeps their memory from
+            // other buffers until the tasks that read them are done.
             let row = unsafe { flow_row(tile, buffer, tile.rows.len()) };
             into.iter_mut().zip(&row[start..]).for_each(|(sum, &flow)| *sum += f64::from(flow));
         }
@@ -128,6 +129,6 @@ pub(super) const NEGLIGIBLE: f32 = 1e-30;
 /// All contributions to the buffer are in, and its memory is not yet another's (`flow_memory`): a task of its stage is
 /// not done, or the step that reads it.
 pub(super) unsafe fn flow_row(tile: &Tile, buffer: Buffer, row: usize) -> &[f32] {
-    // SAFETY: the caller's.
+    // SAFETY: nobody writes to a buffer that is complete and still its own, which the caller has promised it is.
     unsafe { tile.flows.get(tile.row(buffer, row)) }
 }

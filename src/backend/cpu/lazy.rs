@@ -89,7 +89,8 @@ impl LazyTable {
     /// # Safety
     /// Nobody else looks at these rows of the cells.
     pub unsafe fn replay(&self, isa: Isa, cells: Cells<'_>, categories: &[usize]) {
-        // SAFETY: the caller's.
+        // SAFETY: nobody else looks at these rows, which the caller has promised; of one row there is one `Row` at a
+        // time, but for the next, which is another row.
         let row_of = |category: usize| unsafe {
             let row = category * cells.units..(category + 1) * cells.units;
             let average = cells.average.map_or(&mut [][..], |average| average.get_mut(row.clone()));

@@ -198,7 +198,7 @@ impl<'a> FactorRow<'a> {
                     // SAFETY: parameters rest while tiles need them.
                     unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
                 }
-                // SAFETY: the same.
+                // SAFETY: a table is updated after every tile has passed the nodes that use it (rule 2 of `turns`).
                 unsafe { pass.table_row(param, categories[row]) }.map(|values| (values, Scale::UNIT))
             }
             FactorSource::Value(buffer) => {

@@ -40,12 +40,12 @@ pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
         .flat_map(|(unit, stats)| stats.iter().enumerate().map(move |(slot, &stat)| (slot * units + unit, stat)));
     match gather.target {
         Target::Double(target) => {
-            // SAFETY: the block's flows belong to this task.
+            // SAFETY: the block's flows belong to this task: a shared block has one (`Engine::shared_blocks`).
             let flows = unsafe { target.get_mut(layout.stats.clone()) };
             cells.for_each(|(at, stat)| flows[at] += stat);
         }
         Target::Single(target) => {
-            // SAFETY: the same.
+            // SAFETY: the block's flows belong to this task: a shared block has one (`Engine::shared_blocks`).
             let flows = unsafe { target.get_mut(layout.stats.clone()) };
             let keep = gather.keep;
             // Statistics may be negative: nothing is dropped, but a keep of 0 clears.

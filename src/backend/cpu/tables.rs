@@ -330,7 +330,7 @@ pub(super) fn add_range(
                 if occurrences.is_empty() && missing.is_empty() && gather.keep == 1.0 && gather.fused.is_none() {
                     continue;
                 }
-                // SAFETY: the same.
+                // SAFETY: the flows of these categories belong to this task, as the categories do.
                 let flows = unsafe { target.get_mut(cells(layout.stats.start)) };
                 add_category(isa, theta, flows, segment, missing, gather.keep);
                 if gather.fused.is_some() {
@@ -341,7 +341,7 @@ pub(super) fn add_range(
                 }
             }
             Target::Double(target) => {
-                // SAFETY: the same.
+                // SAFETY: the flows of these categories belong to this task, as the categories do.
                 let flows = unsafe { target.get_mut(cells(layout.stats.start)) };
                 flows.iter_mut().zip(segment).for_each(|(f, &s)| *f += f64::from(s));
                 let terms = theta.iter().zip(missing);

@@ -41,16 +41,17 @@ pub(super) fn apply(gather: Gather<'_>, task: &ParamTask, sums: &[f32], top_down
     let layout = gather.pass.circuit.layout().block(task.param);
     let cols = layout.stats_per_row;
     let part = |start: usize| start + task.rows.start * cols..start + task.rows.end * cols;
-    // SAFETY: these rows belong to this task, and every tile is done with them.
+    // SAFETY: a row is in one task only (`pieces` in `Stages`, `Engine::shared_blocks`), and tasks run after every
+    // tile has passed the nodes that use the block (rule 2 of `turns`, or the end of the pass).
     let theta = unsafe { gather.theta.get_mut(part(layout.values.start)) };
     match gather.target {
         Target::Double(target) => {
-            // SAFETY: the same.
+            // SAFETY: the flows of these rows belong to this task, as the rows do.
             let flows = unsafe { target.get_mut(part(layout.stats.start)) };
             add_double(gather.pass.isa, theta, flows, sums);
         }
         Target::Single(target) => {
-            // SAFETY: the same.
+            // SAFETY: the flows of these rows belong to this task, as the rows do.
             let flows = unsafe { target.get_mut(part(layout.stats.start)) };
             let Some(fused) = gather.fused else {
                 return add_single(gather.pass.isa, theta, flows, sums, gather.keep);
