@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use self::device::{Device, Ordinals, TrainingPrecision};
 use crate::circuit::{Circuit, Flows, Params, Smoothing};
 use crate::data::Batch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Names a buffer with one number per sufficient statistic, of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +25,34 @@ pub struct FlowsId {
     pub(crate) index: u32,
 }
 
+impl FlowsId {
+    /// Where the buffer lies among the `count` flow buffers of a backend, if it is one of them.
+    fn index_in(self, backend: u32, count: usize) -> Result<usize> {
+        own_index(self.backend == backend, self.index, count)
+    }
+}
+
 /// Names a buffer with one number per param row, of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParamRowsId {
     pub(crate) backend: u32,
     pub(crate) index: u32,
 }
+
+impl ParamRowsId {
+    /// Where the buffer lies among the `count` row buffers of a backend, if it is one of them.
+    fn index_in(self, backend: u32, count: usize) -> Result<usize> {
+        own_index(self.backend == backend, self.index, count)
+    }
+}
+
+fn own_index(is_ours: bool, index: u32, count: usize) -> Result<usize> {
+    let index = index as usize;
+    if is_ours && index < count { Ok(index) } else { Err(Error::state("a buffer handle belongs to another backend")) }
+}
+
+/// Log space does not follow flows below this part of a row's flow.
+const NEGLIGIBLE_FLOW: f64 = 1e-30;
 
 /// The contents of a buffer, for saving and putting back to the same bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +90,21 @@ pub struct BatchReport {
 }
 
 impl BatchReport {
+    /// Of a batch none of whose rows has been looked at.
+    fn of(batch: &Batch) -> Self {
+        Self { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Self::default() }
+    }
+
+    /// Adds a row that was looked at.
+    fn add_row(&mut self, weight: f64, log_likelihood: f64) {
+        if log_likelihood == f64::NEG_INFINITY {
+            self.impossible_rows += 1;
+        } else {
+            self.log_likelihood += weight * log_likelihood;
+            self.possible_weight += weight;
+        }
+    }
+
     /// Mean log-likelihood of the rows that have one, in nats; NaN if none has.
     pub fn mean_log_likelihood(&self) -> f64 {
         self.log_likelihood / self.possible_weight

@@ -4,12 +4,10 @@
 //! `renormalize` sends the flow of the row in which everything is missing.
 
 use super::buffers::FlowBuffer;
+use crate::backend::NEGLIGIBLE_FLOW;
 use crate::circuit::log_values::{LogValues, Near, panel};
 use crate::circuit::{Circuit, NodeKind, ParamId, SumGroup};
 use crate::data::Batch;
-
-/// Flows below this part of a row's flow are not followed further.
-const NEGLIGIBLE: f64 = 1e-30;
 
 /// Takes what flows down a circuit.
 pub(super) trait FlowSink {
@@ -92,7 +90,7 @@ pub(super) struct RowFlows<'a> {
 impl RowFlows<'_> {
     /// into += flow times the flows of the row, whose probability is not zero.
     pub fn add(&mut self, values: &LogValues, flow: f64) {
-        flow_down(self.circuit, self.theta, values, flow, NEGLIGIBLE * flow, self);
+        flow_down(self.circuit, self.theta, values, flow, NEGLIGIBLE_FLOW * flow, self);
     }
 }
 

@@ -187,13 +187,11 @@ impl CpuBackend {
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<usize> {
-        let index = id.index as usize;
-        if id.backend == self.id && index < self.flows.len() { Ok(index) } else { Err(foreign_handle()) }
+        id.index_in(self.id, self.flows.len())
     }
 
     fn rows_at(&self, id: ParamRowsId) -> Result<usize> {
-        let index = id.index as usize;
-        if id.backend == self.id && index < self.rows.len() { Ok(index) } else { Err(foreign_handle()) }
+        id.index_in(self.id, self.rows.len())
     }
 
     /// Where the single-precision buffers lie that gradient steps work on; all different.
@@ -211,10 +209,6 @@ impl CpuBackend {
         }
         Ok(at)
     }
-}
-
-fn foreign_handle() -> Error {
-    Error::state("a buffer handle belongs to another backend")
 }
 
 impl Backend for CpuBackend {

@@ -77,7 +77,7 @@ impl CpuBackend {
     /// target += gain · flows of a batch.
     pub(super) fn add_batch_flows(&mut self, batch: &Batch, gain: f64, target: usize) -> BatchReport {
         self.settle();
-        let mut report = BatchReport { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Default::default() };
+        let mut report = BatchReport::of(batch);
         for rows in pieces(batch.num_rows(), self.fixed.micro_batch) {
             let micro = MicroBatch { rows, gain, target, keep: 1.0, update: None };
             self.run_micro_batch(batch, &micro, &mut report);
@@ -101,7 +101,7 @@ impl CpuBackend {
             self.settle();
             self.lazy_flows = Some(target);
         }
-        let mut report = BatchReport { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Default::default() };
+        let mut report = BatchReport::of(batch);
         let last = pieces.len() - 1;
         for (i, rows) in pieces.into_iter().enumerate() {
             let keep = if i == 0 { step.keep } else { 1.0 };
@@ -282,12 +282,7 @@ impl FinishedRows<'_> {
                     RowFlows { circuit, theta, batch, row, into: self.into }.add(&values, gain * weight);
                 }
             }
-            if log_likelihood == f64::NEG_INFINITY {
-                self.report.impossible_rows += 1;
-            } else {
-                self.report.log_likelihood += weight * log_likelihood;
-                self.report.possible_weight += weight;
-            }
+            self.report.add_row(weight, log_likelihood);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::nccl::Communicator;
-use super::{CudaBackend, CudaOptions, NEXT_ID, foreign_handle};
+use super::{CudaBackend, CudaOptions, NEXT_ID};
 use crate::backend::{
     AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain, Tensor,
 };
@@ -138,13 +138,11 @@ impl CudaGroup {
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<u32> {
-        let is_ours = id.backend == self.id && (id.index as usize) < self.precisions.len();
-        if is_ours { Ok(id.index) } else { Err(foreign_handle()) }
+        Ok(id.index_in(self.id, self.precisions.len())? as u32)
     }
 
     fn rows_at(&self, id: ParamRowsId) -> Result<u32> {
-        let is_ours = id.backend == self.id && (id.index as usize) < self.num_rows_buffers;
-        if is_ours { Ok(id.index) } else { Err(foreign_handle()) }
+        Ok(id.index_in(self.id, self.num_rows_buffers)? as u32)
     }
 }
 

@@ -144,13 +144,11 @@ impl CudaBackend {
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<usize> {
-        let index = id.index as usize;
-        if id.backend == self.id && index < self.flows.len() { Ok(index) } else { Err(foreign_handle()) }
+        id.index_in(self.id, self.flows.len())
     }
 
     fn rows_at(&self, id: ParamRowsId) -> Result<usize> {
-        let index = id.index as usize;
-        if id.backend == self.id && index < self.rows.len() { Ok(index) } else { Err(foreign_handle()) }
+        id.index_in(self.id, self.rows.len())
     }
 
     fn flow_ptr(&self, id: FlowsId) -> Result<FlowPtr> {
@@ -208,10 +206,6 @@ impl CudaBackend {
         (self.feed, self.workspace, self.log_space) = (None, None, None);
         self.device.synchronize()
     }
-}
-
-fn foreign_handle() -> Error {
-    Error::state("a buffer handle belongs to another backend")
 }
 
 /// What the driver says, with what was being done.

@@ -7,10 +7,8 @@ use super::passes::FlowPtr;
 use super::program::{BlockClass, Program};
 use super::slabs::Tables;
 use super::stream::{Device, Slab};
+use crate::backend::NEGLIGIBLE_FLOW;
 use crate::error::Result;
-
-/// Flows below this part of a row's flow are not followed further.
-const NEGLIGIBLE: f64 = 1e-30;
 
 /// Bytes that log space may take: few rows need it, so they go through it a few at a time.
 const BYTES: usize = 256 << 20;
@@ -83,7 +81,7 @@ impl Rescuer<'_> {
                 cells,
                 row_ids: self.space.row_ids.ptr,
                 cells_capacity: cells_capacity as i32,
-                ..self.pass(rows.len(), NEGLIGIBLE)
+                ..self.pass(rows.len(), NEGLIGIBLE_FLOW)
             };
             self.forward(pass)?;
             if let Some(into) = into {
