@@ -19,7 +19,7 @@ pub use self::device::{Device, Ordinals, TrainingPrecision};
 pub use self::place::{Place, PlaceSpec};
 use crate::circuit::{Circuit, Flows, Params, Smoothing};
 use crate::data::Batch;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Names a buffer with one number per sufficient statistic, of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +28,34 @@ pub struct FlowsId {
     pub(crate) index: u32,
 }
 
+impl FlowsId {
+    /// Where the buffer lies among the `count` flow buffers of a backend, if it is one of them.
+    fn index_in(self, backend: u32, count: usize) -> Result<usize> {
+        own_index(self.backend == backend, self.index, count)
+    }
+}
+
 /// Names a buffer with one number per param row, of one backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowsId {
+pub struct ParamRowsId {
     pub(crate) backend: u32,
     pub(crate) index: u32,
 }
+
+impl ParamRowsId {
+    /// Where the buffer lies among the `count` row buffers of a backend, if it is one of them.
+    fn index_in(self, backend: u32, count: usize) -> Result<usize> {
+        own_index(self.backend == backend, self.index, count)
+    }
+}
+
+fn own_index(is_ours: bool, index: u32, count: usize) -> Result<usize> {
+    let index = index as usize;
+    if is_ours && index < count { Ok(index) } else { Err(Error::state("a buffer handle belongs to another backend")) }
+}
+
+/// Log space does not follow flows below this part of a row's flow.
+const NEGLIGIBLE_FLOW: f64 = 1e-30;
 
 /// The contents of a buffer, for saving and putting back to the same bits.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +96,21 @@ pub struct BatchReport {
 }
 
 impl BatchReport {
+    /// Of a batch none of whose rows has been looked at.
+    fn of(batch: &Batch) -> Self {
+        Self { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Self::default() }
+    }
+
+    /// Adds a row that was looked at.
+    fn add_row(&mut self, weight: f64, log_likelihood: f64) {
+        if log_likelihood == f64::NEG_INFINITY {
+            self.impossible_rows += 1;
+        } else {
+            self.log_likelihood += weight * log_likelihood;
+            self.possible_weight += weight;
+        }
+    }
+
     /// Mean log-likelihood of the rows that have one, in nats; NaN if none has.
     pub fn mean_log_likelihood(&self) -> f64 {
         self.log_likelihood / self.possible_weight
@@ -132,9 +169,9 @@ impl PhaseSeconds {
 #[derive(Clone, Copy, Debug)]
 pub struct Retain {
     /// A mass per param row: top-down probabilities, row masses of flows, a running mass.
-    pub rows: RowsId,
+    pub rows: ParamRowsId,
     /// Row masses of the update's flows, where a row is to retain at least those.
-    pub at_least: Option<RowsId>,
+    pub at_least: Option<ParamRowsId>,
     /// Usually (1−α)/α.
     pub scale: f64,
     /// Zero, except for PyJuice's absolute smoothing of mini-batch EM. Densities are not smoothed and get none of it.
@@ -203,7 +240,7 @@ pub struct EmStep {
     pub gain: f64,
     /// Row masses of `flows`, kept up with them: nobody has to add up a vocabulary. Belongs to `flows`, and is saved
     /// with them.
-    pub masses: RowsId,
+    pub masses: ParamRowsId,
     /// What is retained.
     pub sources: RetainSources,
     /// How much of it: scale·(mass + offset), as in [`Retain`].
@@ -215,7 +252,7 @@ pub struct EmStep {
     /// What keeps rows away from zero.
     pub smoothing: Smoothing,
     /// A row buffer that the step may write to.
-    pub spare: RowsId,
+    pub spare: ParamRowsId,
 }
 
 impl EmStep {
@@ -303,10 +340,10 @@ pub trait Backend: Send {
     fn add_flows(&mut self, batch: &Batch, gain: f64, into: FlowsId) -> Result<BatchReport>;
 
     /// into = TD of every param row, summed over the nodes that share it: the flow of a row with everything missing.
-    fn top_down(&mut self, into: RowsId) -> Result<()>;
+    fn top_down(&mut self, into: ParamRowsId) -> Result<()>;
 
     /// into = gain · Σ over each row of the flows.
-    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()>;
+    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: ParamRowsId) -> Result<()>;
 
     /// The M-step of every EM optimizer.
     fn em_update(&mut self, update: &EmUpdate) -> Result<()>;
@@ -316,7 +353,7 @@ pub trait Backend: Send {
 
     /// flows = gain·flows − TD·θ: the gradient of the mean log-likelihood on φ at a normalised circuit.
     /// Refused for circuits with densities, whose parameters are not weights.
-    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()>;
+    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: ParamRowsId) -> Result<()>;
 
     /// Moves θ by one Adam step and leaves it unnormalised.
     fn adam_update(&mut self, gradient: FlowsId, first: FlowsId, second: FlowsId, step: &AdamStep) -> Result<()>;
@@ -331,7 +368,7 @@ pub trait Backend: Send {
     fn new_flows(&mut self, precision: FlowPrecision) -> Result<FlowsId>;
 
     /// A new row buffer of zeros.
-    fn new_rows(&mut self) -> Result<RowsId>;
+    fn new_rows(&mut self) -> Result<ParamRowsId>;
 
     /// flows *= factor; a factor of 0 clears whatever was there.
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()>;
@@ -340,13 +377,13 @@ pub trait Backend: Send {
     fn add_scaled(&mut self, flows: FlowsId, gain: f64, into: FlowsId) -> Result<()>;
 
     /// into = keep·into + gain·rows.
-    fn blend_rows(&mut self, into: RowsId, keep: f64, rows: RowsId, gain: f64) -> Result<()>;
+    fn blend_rows(&mut self, into: ParamRowsId, keep: f64, rows: ParamRowsId, gain: f64) -> Result<()>;
 
     /// The flows, for reading by block and row.
     fn flows(&self, flows: FlowsId) -> Result<Flows>;
 
     /// One number per param row, in the order of the layout.
-    fn rows(&self, rows: RowsId) -> Result<Vec<f64>>;
+    fn rows(&self, rows: ParamRowsId) -> Result<Vec<f64>>;
 
     /// The buffer's bits.
     fn save_flows(&self, flows: FlowsId) -> Result<Tensor>;
@@ -355,8 +392,8 @@ pub trait Backend: Send {
     fn load_flows(&mut self, flows: FlowsId, saved: &Tensor) -> Result<()>;
 
     /// The buffer's bits.
-    fn save_rows(&self, rows: RowsId) -> Result<Tensor>;
+    fn save_rows(&self, rows: ParamRowsId) -> Result<Tensor>;
 
     /// Puts saved bits back.
-    fn load_rows(&mut self, rows: RowsId, saved: &Tensor) -> Result<()>;
+    fn load_rows(&mut self, rows: ParamRowsId, saved: &Tensor) -> Result<()>;
 }

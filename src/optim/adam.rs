@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::mean_flows::{FlowGatherer, MeanFlows};
 use super::rule::{Buffer, ByRule, Rule};
 use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_option};
-use crate::backend::{AdamStep, Backend, FlowPrecision, FlowsId, RowsId};
+use crate::backend::{AdamStep, Backend, FlowPrecision, FlowsId, ParamRowsId};
 use crate::error::Result;
 
 /// Options of Adam.
@@ -87,7 +87,7 @@ impl Options for AdamSpec {
 
 struct Adam {
     spec: AdamSpec,
-    top_down: RowsId,
+    top_down: ParamRowsId,
     /// Moving average of the gradient.
     first: FlowsId,
     /// Moving average of its square.

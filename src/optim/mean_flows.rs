@@ -3,7 +3,7 @@
 //! Flows are means *per sample* before they meet the momentum, so a short last batch weighs as much as any other.
 
 use super::state::OptimizerState;
-use crate::backend::{Backend, BatchReport, EmStep, FlowPrecision, FlowsId, RetainSources, RowsId};
+use crate::backend::{Backend, BatchReport, EmStep, FlowPrecision, FlowsId, ParamRowsId, RetainSources};
 use crate::circuit::Smoothing;
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -19,8 +19,8 @@ pub(super) struct MeanFlows {
     /// Weight of the rows that came in last.
     pub weight: f64,
     /// Row masses of `flows`, where the last update left them, and a row buffer that an update may write to.
-    masses: RowsId,
-    spare: RowsId,
+    masses: ParamRowsId,
+    spare: ParamRowsId,
 }
 
 /// What an EM rule keeps of the old parameters: scale·(mass + offset) of each row.
@@ -65,8 +65,8 @@ pub(super) struct FlowGatherer {
     weight: f64,
     /// Row masses of `flows`, where an EM rule is told from them; saved with `flows`, because they are not added up
     /// anew.
-    masses: RowsId,
-    spare: RowsId,
+    masses: ParamRowsId,
+    spare: ParamRowsId,
 }
 
 impl FlowGatherer {

@@ -3,7 +3,7 @@
 use super::mean_flows::{FlowGatherer, MeanFlows, Retaining};
 use super::state::OptimizerState;
 use super::{Optimizer, Schedule, StepReport};
-use crate::backend::{Backend, FlowsId, RowsId};
+use crate::backend::{Backend, FlowsId, ParamRowsId};
 use crate::circuit::Circuit;
 use crate::data::Batch;
 use crate::error::Result;
@@ -31,7 +31,7 @@ pub(super) trait Rule: Send {
 /// A handle of either shape.
 pub(super) enum Buffer {
     Flows(FlowsId),
-    Rows(RowsId),
+    Rows(ParamRowsId),
 }
 
 /// A rule applied once per update.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::mean_flows::{FlowGatherer, MeanFlows};
 use super::rule::{ByRule, Rule};
 use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update};
-use crate::backend::{Backend, RowsId};
+use crate::backend::{Backend, ParamRowsId};
 use crate::error::Result;
 
 /// Options of SGD.
@@ -67,7 +67,7 @@ impl Options for SgdSpec {
 }
 
 struct Sgd {
-    top_down: RowsId,
+    top_down: ParamRowsId,
 }
 
 impl Rule for Sgd {

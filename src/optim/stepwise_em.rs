@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::mean_flows::{FlowGatherer, MeanFlows};
 use super::rule::{Buffer, ByRule, Rule};
 use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_smoothing};
-use crate::backend::{Backend, EmUpdate, Retain, RowsId};
+use crate::backend::{Backend, EmUpdate, Retain, ParamRowsId};
 use crate::circuit::Smoothing;
 use crate::error::Result;
 
@@ -81,8 +81,8 @@ impl Options for StepwiseEmSpec {
 struct StepwiseEm {
     smoothing: Smoothing,
     /// s: the average mass of each row so far.
-    running_masses: RowsId,
-    masses: RowsId,
+    running_masses: ParamRowsId,
+    masses: ParamRowsId,
 }
 
 impl Rule for StepwiseEm {

@@ -291,7 +291,7 @@ pub fn estimate(
 mod tests {
     use super::*;
     use crate::backend::cpu::{CpuBackend, CpuOptions};
-    use crate::backend::{Backend, FlowPrecision, FlowsId, RowsId, Tensor};
+    use crate::backend::{Backend, FlowPrecision, FlowsId, ParamRowsId, Tensor};
     use crate::optim::OPTIMIZERS;
     use crate::pipeline::spec::PipelineSpec;
     use crate::rng::Rng;
@@ -480,7 +480,7 @@ mod tests {
     fn buffer_bytes(backend: &mut CpuBackend) -> u64 {
         let (flows, rows) = (backend.new_flows(FlowPrecision::Single).unwrap(), backend.new_rows().unwrap());
         let flows = (0..flows.index).map(|index| backend.save_flows(FlowsId { index, ..flows }));
-        let rows = (0..rows.index).map(|index| backend.save_rows(RowsId { index, ..rows }));
+        let rows = (0..rows.index).map(|index| backend.save_rows(ParamRowsId { index, ..rows }));
         let bytes = flows.chain(rows).map(|tensor| match tensor.unwrap() {
             Tensor::F32(values) => 4 * values.len() as u64,
             Tensor::F64(values) => 8 * values.len() as u64,

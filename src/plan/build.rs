@@ -54,7 +54,7 @@ pub(super) fn build(circuit: &Circuit, with_transients: bool) -> Plan {
                         (NodeKind::Input { var, param }, None) => FactorSource::Table { var: *var, param: *param },
                         _ => unreachable!("only inputs go without a value buffer"),
                     };
-                    // `first` is settled below, when parents are met in the order of the backward pass.
+                    // `first` is set below, when parents are met in the order of the backward pass.
                     let flow = own[factor.node.index()].map(|buffer| FlowTarget { buffer, first: false });
                     PlanFactor {
                         source,
@@ -128,7 +128,7 @@ pub(super) fn build(circuit: &Circuit, with_transients: bool) -> Plan {
         };
         value_of.push(value);
     }
-    settle_first_contributions(&mut steps, &flows);
+    mark_first_contributions(&mut steps, &flows);
 
     let root = circuit.root().index();
     let widest_panel = steps.iter().map(|step| match step {
@@ -272,7 +272,7 @@ struct Allocator {
 
 impl Allocator {
     fn take(&mut self, units: usize) -> Buffer {
-        let buffer = Buffer { at: self.units, units, scale: self.buffers };
+        let buffer = Buffer { at: self.units, units, id: self.buffers };
         self.units += units;
         self.buffers += 1;
         buffer
@@ -323,18 +323,18 @@ fn sole_product_parents(circuit: &Circuit) -> Vec<Option<NodeId>> {
 
 /// Marks, in the order of the backward pass, who reaches a flow buffer first. Where the contributions of a first step
 /// make up the whole buffer they set it; where they cover only part, or a part twice, it is cleared beforehand.
-fn settle_first_contributions(steps: &mut [Step], flows: &Allocator) {
+fn mark_first_contributions(steps: &mut [Step], flows: &Allocator) {
     let mut reached = vec![false; flows.buffers];
     for step in steps.iter_mut().rev() {
         match step {
             Step::Input(_) => {}
             Step::Product(product) => {
                 for target in product.factors.iter_mut().filter_map(|f| f.flow.as_mut()) {
-                    target.first = !std::mem::replace(&mut reached[target.buffer.scale], true);
+                    target.first = !std::mem::replace(&mut reached[target.buffer.id], true);
                 }
             }
             Step::Sum(SumStep { gain_below: Some(below), .. }) => {
-                below.flow.into_iter().for_each(|buffer| reached[buffer.scale] = true);
+                below.flow.into_iter().for_each(|buffer| reached[buffer.id] = true);
             }
             Step::Sum(sum) => {
                 // (buffer, start, units) of every target.
@@ -346,7 +346,7 @@ fn settle_first_contributions(steps: &mut [Step], flows: &Allocator) {
                 let mut set = Vec::new();
                 for (target, _) in sum.groups.iter_mut().flat_map(|g| &mut g.targets) {
                     let buffer = target.buffer;
-                    if !std::mem::replace(&mut reached[buffer.scale], true) {
+                    if !std::mem::replace(&mut reached[buffer.id], true) {
                         match are_whole(of(buffer), buffer.units) {
                             true => set.push(buffer),
                             false => sum.clear.push(buffer),

@@ -27,7 +27,7 @@ pub struct Buffer {
     /// Numbers per row.
     pub units: usize,
     /// Its number among value or flow buffers; for a value buffer also which row of scales belongs to it.
-    pub scale: usize,
+    pub id: usize,
 }
 
 /// Consecutive columns of a buffer.

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use anemone::backend::cpu::{CpuBackend, CpuOptions};
-use anemone::backend::{AdamStep, Backend, EmUpdate, FlowPrecision, FlowsId, Retain, RowsId, Tensor};
+use anemone::backend::{AdamStep, Backend, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, Retain, Tensor};
 use anemone::circuit::{Categorical, CircuitBuilder, DiscreteLogistic, Gaussian, Params, Slice, Smoothing, SumGroup};
 use anemone::data::{Batch, Column};
 use anemone::optim::{
@@ -297,7 +297,7 @@ struct Bench {
     backend: CpuBackend,
     single: [FlowsId; 3],
     double: FlowsId,
-    rows: [RowsId; 2],
+    rows: [ParamRowsId; 2],
 }
 
 impl Bench {
@@ -338,7 +338,7 @@ impl Bench {
 
 const ADAM_STEP: AdamStep = AdamStep { rate: 0.1, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, step: 1 };
 
-fn em_update(rows: RowsId, flows: FlowsId) -> EmUpdate {
+fn em_update(rows: ParamRowsId, flows: FlowsId) -> EmUpdate {
     let retain = Some(Retain { rows, at_least: None, scale: 1.0, offset: 0.0 });
     EmUpdate { retain, retain_inputs: retain, flows, gain: 1.0, smoothing: Smoothing::NONE }
 }

@@ -7,25 +7,25 @@
 
 use std::ops::Range;
 
-use super::chunk::{Chunk, TileState};
 use super::forward::{Pass, one_panel};
 use super::gather::flow_row;
 use super::kernels::product::{Matrix, MatrixMut, multiply, transpose_row};
 use super::kernels::{Isa, multiversion, prefetch, rows_ahead};
-use super::scaled::{ZERO, power};
-use super::worker::{Phase, Scratch};
+use super::scaled::{ZERO, two_to_minus};
+use super::scratch::{Phase, Scratch};
+use super::tile::{Tile, TileState};
 use crate::plan::{Buffer, GainBelow, PlanGroup, ProductStep, Step, SumStep};
 
 /// Gives the root of every row its flow: none to rows that are impossible or that linear space cannot hold, and 1 to
 /// the marginal row, which makes its flows top-down probabilities.
-pub(super) fn start(pass: Pass<'_>, chunk: &Chunk, state: &TileState, root_flow: impl Fn(usize) -> f32) {
+pub(super) fn start(pass: Pass<'_>, tile: &Tile, state: &TileState, root_flow: impl Fn(usize) -> f32) {
     // SAFETY: this tile belongs to the calling thread, and nothing has read its flows yet.
-    let root = unsafe { chunk.flows.get_mut(chunk.span(pass.plan.root_flow)) };
+    let root = unsafe { tile.flows.get_mut(tile.span(pass.plan.root_flow)) };
     for (row, flow) in root.iter_mut().enumerate() {
         let possible = state.log_likelihoods[row] > f64::NEG_INFINITY && !state.degenerate[row];
-        *flow = match row < chunk.rows.len() {
+        *flow = match row < tile.rows.len() {
             _ if !possible => 0.0,
-            true => root_flow(chunk.rows.start + row),
+            true => root_flow(tile.rows.start + row),
             false => 1.0,
         };
     }
@@ -34,7 +34,7 @@ pub(super) fn start(pass: Pass<'_>, chunk: &Chunk, state: &TileState, root_flow:
 /// Runs one step for a tile. `tied` names the accumulator of each block that several nodes share.
 pub(super) fn backward(
     pass: Pass<'_>,
-    chunk: &Chunk,
+    tile: &Tile,
     state: &mut TileState,
     scratch: &mut Scratch,
     step: &Step,
@@ -42,55 +42,54 @@ pub(super) fn backward(
 ) {
     match step {
         Step::Input(_) => {}
-        Step::Product(product) => product_flows(pass.isa, pass.isa, chunk, scratch, product),
+        Step::Product(product) => product_flows(pass.isa, pass.isa, tile, scratch, product),
         Step::Sum(sum) => {
             for buffer in &sum.clear {
                 // SAFETY: nobody reads a flow buffer before all its contributions are in, and the tile is ours.
-                unsafe { chunk.flows.get_mut(chunk.span(*buffer)) }.fill(0.0);
+                unsafe { tile.flows.get_mut(tile.span(*buffer)) }.fill(0.0);
             }
             // Groups that mix parts of one buffer have one scale, and are divided together.
             let together = one_panel(sum);
             if together && !sum.is_transient {
-                gains(pass.isa, chunk, state, sum, &sum.groups[0], 0..sum.value.units);
+                gains(pass.isa, tile, state, sum, &sum.groups[0], 0..sum.value.units);
             }
             for group in &sum.groups {
                 if !together {
-                    gains(pass.isa, chunk, state, sum, group, group.start..group.start + group.units);
+                    gains(pass.isa, tile, state, sum, group, group.start..group.start + group.units);
                 }
-                sum_product(pass, chunk, state, scratch, sum, group);
+                sum_product(pass, tile, state, scratch, sum, group);
                 if let Some(index) = tied[group.param.index()] {
                     scratch.clock.lap(Phase::Backward);
-                    add_tied(pass, chunk, state, scratch, sum, group, index);
+                    add_tied(pass, tile, state, scratch, sum, group, index);
                     scratch.clock.lap(Phase::Flows);
                 }
                 if sum.gain_below.is_none() {
-                    panel_flows(pass.isa, chunk, state, group);
+                    panel_flows(pass.isa, tile, state, group);
                 }
             }
             if let Some(below) = &sum.gain_below {
-                flows_and_gains(pass.isa, pass, chunk, state, scratch, sum.groups[0].panel.buffer, below);
+                flows_and_gains(pass.isa, pass, tile, state, scratch, sum.groups[0].panel.buffer, below);
             }
         }
     }
 }
 
 multiversion! {
-    fn product_flows(set: Isa, chunk: &Chunk, scratch: &mut Scratch, product: &ProductStep) = product_backward;
-    fn gains(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup, units: Range<usize>) = divide_flow;
-    fn panel_flows(chunk: &Chunk, state: &TileState, group: &PlanGroup) = spread;
+    fn product_flows(set: Isa, tile: &Tile, scratch: &mut Scratch, product: &ProductStep) = product_backward;
+    fn gains(tile: &Tile, state: &TileState, sum: &SumStep, group: &PlanGroup, units: Range<usize>) = divide_flow;
+    fn panel_flows(tile: &Tile, state: &TileState, group: &PlanGroup) = spread;
     fn flows_and_gains(
-        pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, panel: Buffer, below: &GainBelow,
+        pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, panel: Buffer, below: &GainBelow,
     ) = spread_below;
 }
 
 #[inline(always)]
-fn product_backward(isa: Isa, chunk: &Chunk, scratch: &mut Scratch, product: &ProductStep) {
+fn product_backward(isa: Isa, tile: &Tile, scratch: &mut Scratch, product: &ProductStep) {
     for factor in &product.factors {
         let (Some(target), Some(flow)) = (factor.flow, product.flow) else { continue };
         // SAFETY: a factor's buffer is another than the product's, whose contributions are all in; nobody reads the
         // factor's before this step is done, and the tile is this thread's.
-        let (flow, into) =
-            unsafe { (chunk.flows.get(chunk.span(flow)), chunk.flows.get_mut(chunk.span(target.buffer))) };
+        let (flow, into) = unsafe { (tile.flows.get(tile.span(flow)), tile.flows.get_mut(tile.span(target.buffer))) };
         match &factor.map {
             None if target.first => into.copy_from_slice(flow),
             None => into.iter_mut().zip(flow).for_each(|(x, f)| *x += f),
@@ -124,14 +123,14 @@ fn product_backward(isa: Isa, chunk: &Chunk, scratch: &mut Scratch, product: &Pr
 /// Replaces the values of some units by G = F/v, both at the scale of a group's panel, so that no scale is left to
 /// carry.
 #[inline(always)]
-fn divide_flow(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGroup, part: Range<usize>) {
+fn divide_flow(tile: &Tile, state: &TileState, sum: &SumStep, group: &PlanGroup, part: Range<usize>) {
     let units = sum.value.units;
     let flow = sum.flow.expect("only transient sums go without, and their G is there");
     // SAFETY: the sum's values are this step's alone by now: its parents are done. Its flow is complete. The tile is
     // ours.
-    let (values, flows) = unsafe { (chunk.values.get_mut(chunk.span(sum.value)), chunk.flows.get(chunk.span(flow))) };
-    let scales = &state.scales[chunk.scale_span(sum.value)];
-    let panel_scales = &state.scales[chunk.scale_span(group.panel.buffer)];
+    let (values, flows) = unsafe { (tile.values.get_mut(tile.span(sum.value)), tile.flows.get(tile.span(flow))) };
+    let scales = &state.scales[tile.scale_span(sum.value)];
+    let panel_scales = &state.scales[tile.scale_span(group.panel.buffer)];
     let rows = values.chunks_exact_mut(units).zip(flows.chunks_exact(units)).zip(scales.iter().zip(panel_scales));
     for (row, ((values, flows), (own, panel))) in rows.enumerate() {
         let (values, flows) = (&mut values[part.clone()], &flows[part.clone()]);
@@ -156,15 +155,15 @@ fn divide_flow(chunk: &Chunk, state: &TileState, sum: &SumStep, group: &PlanGrou
 /// product = G·W; of the groups of a sum side by side where they are spread together.
 fn sum_product(
     pass: Pass<'_>,
-    chunk: &Chunk,
+    tile: &Tile,
     state: &mut TileState,
     scratch: &mut Scratch,
     sum: &SumStep,
     group: &PlanGroup,
 ) {
-    let (rows, cols) = (chunk.num_rows(), group.panel.units);
+    let (rows, cols) = (tile.num_rows(), group.panel.units);
     // SAFETY: G was written by this step, the tile is ours, and parameters rest while tiles need them.
-    let (gains, weights) = unsafe { (&chunk.values.get(chunk.span(sum.value))[group.start..], pass.weights(group)) };
+    let (gains, weights) = unsafe { (&tile.values.get(tile.span(sum.value))[group.start..], pass.weights(group)) };
     let packed = match &pass.packed[group.param.index()] {
         Some(packed) => &packed.backward,
         None => scratch.packs.backward(pass.arithmetic, group.param, weights),
@@ -184,7 +183,7 @@ fn sum_product(
 
 /// Flow of the children = v_panel ⊙ product.
 #[inline(always)]
-fn spread(chunk: &Chunk, state: &TileState, group: &PlanGroup) {
+fn spread(tile: &Tile, state: &TileState, group: &PlanGroup) {
     let panel = group.panel;
     let mut col = 0;
     for (i, &(target, start)) in group.targets.iter().enumerate() {
@@ -193,7 +192,7 @@ fn spread(chunk: &Chunk, state: &TileState, group: &PlanGroup) {
         // SAFETY: nobody reads the children's flows before this step is done; the panel's values are final; the
         // tile is this thread's.
         let (into, values) =
-            unsafe { (chunk.flows.get_mut(chunk.span(target.buffer)), chunk.values.get(chunk.span(panel.buffer))) };
+            unsafe { (tile.flows.get_mut(tile.span(target.buffer)), tile.values.get(tile.span(panel.buffer))) };
         let values = values.chunks_exact(panel.buffer.units);
         let products = state.product.chunks_exact(panel.units);
         for ((into, values), products) in into.chunks_exact_mut(stride).zip(values).zip(products) {
@@ -215,7 +214,7 @@ fn spread(chunk: &Chunk, state: &TileState, group: &PlanGroup) {
 #[inline(always)]
 fn spread_below(
     pass: Pass<'_>,
-    chunk: &Chunk,
+    tile: &Tile,
     state: &mut TileState,
     scratch: &mut Scratch,
     panel: Buffer,
@@ -226,13 +225,13 @@ fn spread_below(
     // this tile's, and the G that was there has been used.
     let (mut flows, values, gains) = unsafe {
         (
-            below.flow.map(|flow| chunk.flows.get_mut(chunk.span(flow))),
-            chunk.values.get(chunk.span(panel)),
-            chunk.values.get_mut(chunk.span(below.value)),
+            below.flow.map(|flow| tile.flows.get_mut(tile.span(flow))),
+            tile.values.get(tile.span(panel)),
+            tile.values.get_mut(tile.span(below.value)),
         )
     };
-    let scales = &state.scales[chunk.scale_span(panel)];
-    let below_scales = &state.scales[chunk.scale_span(below.panel)];
+    let scales = &state.scales[tile.scale_span(panel)];
+    let below_scales = &state.scales[tile.scale_span(below.panel)];
     scratch.mapped.resize(units, 0.0);
     state.marginal_flow.resize(units, 0.0);
     for (row, (values, gains)) in values.chunks_exact(units).zip(gains.chunks_exact_mut(units)).enumerate() {
@@ -246,7 +245,7 @@ fn spread_below(
                 false => multiply_to(flows, values, products),
             }
         }
-        if row >= chunk.rows.len() {
+        if row >= tile.rows.len() {
             match (is_void, below.transpose) {
                 (true, _) => state.marginal_flow.fill(0.0),
                 (false, None) => multiply_to(&mut state.marginal_flow, values, products),
@@ -263,18 +262,18 @@ fn spread_below(
         // At the scale of what the sum below mixes; see `GainBelow`. In two halves, because the power may leave the
         // range of f32 where the result, which the forward pass has bounded, does not.
         let shift = (own - panel).clamp(-240, 240);
-        let halves = (power(shift / 2), power(shift - shift / 2));
+        let halves = (two_to_minus(shift / 2), two_to_minus(shift - shift / 2));
         // No closures: they would not take on the features of the instruction set.
         let mut table = None;
         if let Some((var, param)) = below.table {
-            let categories = chunk.categories(var);
+            let categories = tile.categories(var);
             if let Some(&ahead) = categories.get(row + rows_ahead(units))
                 // SAFETY: parameters rest while tiles need them.
                 && let Some(ahead) = unsafe { pass.table_row(param, ahead) }
             {
                 prefetch(ahead);
             }
-            // SAFETY: the same.
+            // SAFETY: a table is updated after every tile has passed the nodes that use it (rule 2 of `turns`).
             table = unsafe { pass.table_row(param, categories[row]) };
         }
         match below.transpose {
@@ -319,18 +318,18 @@ fn gains_below(gains: &mut [f32], values: &[f32], products: &[f32], table: Optio
 /// flow of the marginal row to their top-down probabilities.
 fn add_tied(
     pass: Pass<'_>,
-    chunk: &Chunk,
+    tile: &Tile,
     state: &mut TileState,
     scratch: &mut Scratch,
     sum: &SumStep,
     group: &PlanGroup,
     index: usize,
 ) {
-    let rows = chunk.rows.len(); // without the marginal row
-    if chunk.marginal {
+    let rows = tile.rows.len(); // without the marginal row
+    if tile.marginal {
         let flow = match sum.flow.filter(|_| !sum.is_transient) {
             // SAFETY: the sum's flow is complete.
-            Some(flow) => unsafe { flow_row(chunk, flow, rows) },
+            Some(flow) => unsafe { flow_row(tile, flow, rows) },
             None => &state.marginal_flow[..],
         };
         let own = &flow[group.start..group.start + group.units];
@@ -342,7 +341,7 @@ fn add_tied(
     }
     // SAFETY: G and the panel are final, and the tile is ours.
     let (gains, values) =
-        unsafe { (&chunk.values.get(chunk.span(sum.value))[group.start..], chunk.values.get(chunk.view(group.panel))) };
+        unsafe { (&tile.values.get(tile.span(sum.value))[group.start..], tile.values.get(tile.view(group.panel))) };
     let gains = Matrix::new(gains, rows, group.units, sum.value.units);
     let values = Matrix::new(values, rows, group.panel.units, group.panel.buffer.units);
     state.tied[index].sums.add(pass.arithmetic, gains, values, &mut scratch.flow);

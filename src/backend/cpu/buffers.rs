@@ -104,6 +104,6 @@ fn written<T: Clone + Default>(len: usize) -> Vec<T> {
 }
 
 /// Equal pieces of at most `size`, the last perhaps shorter.
-pub(super) fn tiles(len: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn pieces(len: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len).step_by(size.max(1)).map(move |start| start..(start + size).min(len))
 }

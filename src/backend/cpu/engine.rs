@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::PoisonError;
 
-use super::chunk::{Chunk, TileState};
 use super::forward::Pass;
 use super::gather::{Gather, flow_row};
 use super::kernels::multiversion;
-use super::schedule::{Direction, ParamTask, Run, Schedule, Work};
-use super::worker::{Phase, Scratch};
+use super::scratch::{Phase, Scratch};
+use super::stages::{ParamTask, Stages};
+use super::tile::{Tile, TileState};
+use super::turns::{Direction, Turn, Turns};
 use super::workers::Workers;
 use super::{backward, forward, statistics, tables, weights};
 use crate::circuit::{ParamId, ParamKind};
@@ -21,34 +22,34 @@ const OCCURRENCES: usize = 4096;
 #[derive(Clone, Copy)]
 pub(super) struct Engine<'a> {
     pub pass: Pass<'a>,
-    pub schedule: &'a Schedule,
+    pub stages: &'a Stages,
     pub workers: &'a Workers,
 }
 
 impl<'a> Engine<'a> {
     /// Runs a pass on all workers.
-    fn run(&self, direction: Direction, num_tiles: usize, act: impl Fn(&Work, &mut Scratch) + Sync) {
-        let run = Run::new(self.schedule, direction, num_tiles, self.workers.count());
+    fn run(&self, direction: Direction, num_tiles: usize, act: impl Fn(&Turn, &mut Scratch) + Sync) {
+        let turns = Turns::new(self.stages, direction, num_tiles, self.workers.count());
         self.workers.broadcast(|worker, scratch| {
             scratch.packs.clear();
-            run.work(worker, |work| {
+            turns.work(worker, |turn| {
                 scratch.clock.start();
-                act(work, scratch);
+                act(turn, scratch);
             });
         });
     }
 
     /// Values of all nodes and the log-likelihoods of all rows.
-    pub fn forward(&self, chunks: &[Chunk]) {
-        self.run(Direction::Forward, chunks.len(), |work, scratch| {
-            let Work::Stage { tile, stage, last, .. } = *work else { return };
-            let chunk = &chunks[tile];
-            let state = &mut *lock(chunk);
-            for step in &self.pass.plan.steps[self.schedule.stages[stage].clone()] {
-                forward::forward(self.pass, chunk, state, scratch, step);
+    pub fn forward(&self, tiles: &[Tile]) {
+        self.run(Direction::Forward, tiles.len(), |turn, scratch| {
+            let Turn::Stage { tile, stage, last, .. } = *turn else { return };
+            let tile = &tiles[tile];
+            let state = &mut *lock(tile);
+            for step in &self.pass.plan.steps[self.stages.steps[stage].clone()] {
+                forward::forward(self.pass, tile, state, scratch, step);
             }
             if last {
-                forward::finish(self.pass, chunk, state);
+                forward::finish(self.pass, tile, state);
             }
             scratch.clock.lap(Phase::Forward);
         });
@@ -56,22 +57,22 @@ impl<'a> Engine<'a> {
 
     /// Flows of all nodes and of the blocks that one node uses; in a fused step also their update.
     pub fn backward(&self, gather: Gather<'_>, root_flow: impl Fn(usize) -> f32 + Sync) {
-        let chunks = gather.chunks;
-        self.run(Direction::Backward, chunks.len(), |work, scratch| match work {
-            Work::Stage { tile, stage, first, last } => {
-                let chunk = &chunks[*tile];
-                let state = &mut *lock(chunk);
+        let tiles = gather.tiles;
+        self.run(Direction::Backward, tiles.len(), |turn, scratch| match turn {
+            Turn::Stage { tile, stage, first, last } => {
+                let tile = &tiles[*tile];
+                let state = &mut *lock(tile);
                 if *first {
-                    backward::start(self.pass, chunk, state, &root_flow);
+                    backward::start(self.pass, tile, state, &root_flow);
                 }
-                self.stage_backward(chunk, state, scratch, *stage);
+                self.stage_backward(tile, state, scratch, *stage);
                 scratch.clock.lap(Phase::Backward);
                 if *last {
                     self.finish_sums(state, scratch);
                     scratch.clock.lap(Phase::Flows);
                 }
             }
-            Work::Params { task, .. } => match &self.pass.circuit.params()[task.param.index()].kind {
+            Turn::Params { task, .. } => match &self.pass.circuit.params()[task.param.index()].kind {
                 ParamKind::Sum { .. } => weights::run(gather, task, scratch),
                 ParamKind::Input(_) => tables::run(gather, task.param, scratch),
             },
@@ -80,23 +81,23 @@ impl<'a> Engine<'a> {
 
     /// Values and flows of all nodes, tile by tile: each goes forwards and back before the next of its lane begins. For
     /// circuits that release nothing on the way.
-    pub fn round_trip(&self, lanes: Vec<&mut [Chunk]>, root_flow: impl Fn(usize) -> f32 + Sync) {
+    pub fn round_trip(&self, lanes: Vec<&mut [Tile]>, root_flow: impl Fn(usize) -> f32 + Sync) {
         self.workers.for_each(lanes, |lane, scratch| {
             for i in 0..lane.len() {
                 if let [.., before, next] = &mut lane[..=i] {
                     next.take_over(before);
                 }
                 lane[i].prepare_values(self.pass.plan);
-                let chunk = &lane[i];
-                let state = &mut *lock(chunk);
+                let tile = &lane[i];
+                let state = &mut *lock(tile);
                 for step in &self.pass.plan.steps {
-                    forward::forward(self.pass, chunk, state, scratch, step);
+                    forward::forward(self.pass, tile, state, scratch, step);
                 }
-                forward::finish(self.pass, chunk, state);
+                forward::finish(self.pass, tile, state);
                 scratch.clock.lap(Phase::Forward);
-                backward::start(self.pass, chunk, state, &root_flow);
-                for stage in (0..self.schedule.stages.len()).rev() {
-                    self.stage_backward(chunk, state, scratch, stage);
+                backward::start(self.pass, tile, state, &root_flow);
+                for stage in (0..self.stages.steps.len()).rev() {
+                    self.stage_backward(tile, state, scratch, stage);
                 }
                 scratch.clock.lap(Phase::Backward);
             }
@@ -109,26 +110,26 @@ impl<'a> Engine<'a> {
         });
     }
 
-    fn stage_backward(&self, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, stage: usize) {
-        for step in self.pass.plan.steps[self.schedule.stages[stage].clone()].iter().rev() {
-            backward::backward(self.pass, chunk, state, scratch, step, &self.schedule.tied);
+    fn stage_backward(&self, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, stage: usize) {
+        for step in self.pass.plan.steps[self.stages.steps[stage].clone()].iter().rev() {
+            backward::backward(self.pass, tile, state, scratch, step, &self.stages.tied);
         }
-        for &(table, buffer) in &self.schedule.completed[stage] {
-            add_occupancy(self.pass.isa, chunk, state, table, buffer);
+        for &(table, buffer) in &self.stages.completed[stage] {
+            add_occupancy(self.pass.isa, tile, state, table, buffer);
         }
     }
 
     /// Flows, and in a fused step the update, of the blocks that several nodes share, but for large tables.
     pub fn shared_blocks(&self, gather: Gather<'_>) {
-        for &param in &self.schedule.shared {
+        for &param in &self.stages.shared {
             let block = &self.pass.circuit.params()[param.index()];
             match &block.kind {
                 ParamKind::Sum { cols } => {
-                    let index = self.schedule.tied[param.index()].expect("weights that several nodes share");
+                    let index = self.stages.tied[param.index()].expect("weights that several nodes share");
                     let rows_per_task = (32_768 / cols).max(1);
-                    let tasks = super::buffers::tiles(block.units, rows_per_task).collect();
+                    let tasks = super::buffers::pieces(block.units, rows_per_task).collect();
                     self.workers.for_each(tasks, |rows: Range<usize>, scratch| {
-                        self.tied_total(gather.chunks, index, rows.clone(), *cols, scratch);
+                        self.tied_total(gather.tiles, index, rows.clone(), *cols, scratch);
                         scratch.clock.lap(Phase::Flows);
                         let Scratch { single, top_down, .. } = scratch;
                         weights::apply(gather, &ParamTask { param, rows }, single, top_down);
@@ -153,13 +154,13 @@ impl<'a> Engine<'a> {
     }
 
     /// Some rows of Gᵀ·values of a block, over all lanes in their order, into `scratch.single`.
-    fn tied_total(&self, chunks: &[Chunk], index: usize, rows: Range<usize>, cols: usize, scratch: &mut Scratch) {
+    fn tied_total(&self, tiles: &[Tile], index: usize, rows: Range<usize>, cols: usize, scratch: &mut Scratch) {
         let total = &mut scratch.double;
         total.clear();
         total.resize(rows.len() * cols, 0.0);
-        for chunk in chunks {
+        for tile in tiles {
             // Only the last tile of a lane has the lane's sums.
-            if let Some(flows) = lock(chunk).tied.get(index) {
+            if let Some(flows) = lock(tile).tied.get(index) {
                 flows.sums.add_to(rows.clone(), total);
             }
         }
@@ -169,7 +170,7 @@ impl<'a> Engine<'a> {
 
     /// Flows of a large table, when it is not updated at once.
     pub fn large_table(&self, gather: Gather<'_>, param: ParamId) {
-        let sorted = tables::SortedRows::of_table(self.pass, gather.chunks, param);
+        let sorted = tables::SortedRows::of_table(self.pass, gather.tiles, param);
         let missing =
             self.workers.with_scratch(0, |scratch| tables::missing_flow(gather, param, &sorted, &mut scratch.columns));
         // Where every row decays, few occurrences are work enough for a task.
@@ -182,26 +183,26 @@ impl<'a> Engine<'a> {
 }
 
 /// The state of a tile that this thread was given.
-pub(super) fn lock(chunk: &Chunk) -> std::sync::MutexGuard<'_, TileState> {
-    chunk.state.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn lock(tile: &Tile) -> std::sync::MutexGuard<'_, TileState> {
+    tile.state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 multiversion! {
-    fn add_occupancy(chunk: &Chunk, state: &mut TileState, table: usize, buffer: Buffer) = occupancy_sum;
+    fn add_occupancy(tile: &Tile, state: &mut TileState, table: usize, buffer: Buffer) = occupancy_sum;
 }
 
 /// Adds the flow of a large table's units over the rows of a tile, while it is in the cache.
 #[inline(always)]
-fn occupancy_sum(chunk: &Chunk, state: &mut TileState, table: usize, buffer: Buffer) {
+fn occupancy_sum(tile: &Tile, state: &mut TileState, table: usize, buffer: Buffer) {
     let TileState { product, occupancy, .. } = state;
     if product.len() < buffer.units {
         product.resize(buffer.units, 0.0); // a panel may be narrower than a table
     }
     let sums = &mut product[..buffer.units]; // free until the next sum
     sums.fill(0.0);
-    for row in 0..chunk.rows.len() {
+    for row in 0..tile.rows.len() {
         // SAFETY: all contributions to the buffer are in, and the tile is this thread's.
-        let row = unsafe { flow_row(chunk, buffer, row) };
+        let row = unsafe { flow_row(tile, buffer, row) };
         sums.iter_mut().zip(row).for_each(|(sum, flow)| *sum += flow);
     }
     let into = &mut occupancy[table];

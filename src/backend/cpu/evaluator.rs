@@ -7,14 +7,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::CpuOptions;
-use super::buffers::tiles;
-use super::chunk::{Chunk, MOST_TILE_ROWS};
+use super::buffers::pieces;
 use super::fixed::Fixed;
 use super::forward::{self, Pass};
 use super::packed::{PackedWeights, pack_forward};
+use super::scratch::Scratch;
 use super::shared::ReadOnly;
 use super::step::rescue;
-use super::worker::Scratch;
+use super::tile::{MOST_TILE_ROWS, Tile};
 use crate::circuit::{Circuit, Params};
 use crate::data::Batch;
 use crate::error::Result;
@@ -32,7 +32,7 @@ pub struct Evaluator {
 
 /// What one call works with: one tile after the other goes through the same memory.
 struct Workspace {
-    tile: Chunk,
+    tile: Tile,
     scratch: Scratch,
 }
 
@@ -66,9 +66,9 @@ impl Evaluator {
         let theta = self.params.values();
         let pass = fixed.pass(fixed.evaluation(), ReadOnly::new(theta), &self.packed, batch, 0);
         let idle = self.idle().pop();
-        let mut workspace = idle.unwrap_or_else(|| Workspace { tile: Chunk::new(), scratch: Scratch::default() });
+        let mut workspace = idle.unwrap_or_else(|| Workspace { tile: Tile::new(), scratch: Scratch::default() });
         let mut out = Vec::with_capacity(batch.num_rows());
-        for rows in tiles(batch.num_rows(), fixed.micro_batch.min(MOST_TILE_ROWS)) {
+        for rows in pieces(batch.num_rows(), fixed.micro_batch.min(MOST_TILE_ROWS)) {
             workspace.tile.prepare(&fixed.plan, batch, rows, false, false);
             workspace.tile.prepare_values(&fixed.plan);
             out.extend_from_slice(workspace.forward(pass, theta));

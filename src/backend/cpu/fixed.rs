@@ -10,8 +10,8 @@ use super::forward::Pass;
 use super::kernels::{Arithmetic, Isa, IsaCap, Precision};
 use super::lazy::LazyTable;
 use super::packed::PackedWeights;
-use super::schedule::Schedule;
 use super::shared::ReadOnly;
+use super::stages::Stages;
 use super::{CpuOptions, flow_memory};
 use crate::circuit::Circuit;
 use crate::data::Batch;
@@ -25,7 +25,7 @@ const LARGEST_MICRO_BATCH: usize = 8192;
 pub(crate) struct Fixed {
     pub(super) circuit: Arc<Circuit>,
     pub(super) plan: Plan,
-    pub(super) schedule: Schedule,
+    pub(super) stages: Stages,
     pub(super) isa: Isa,
     /// How training passes multiply matrices.
     pub(super) training: Arithmetic,
@@ -41,9 +41,9 @@ impl Fixed {
         }
         let isa = Isa::detect(cap);
         let training = Arithmetic::new(isa, options.precision);
-        let (plan, schedule) = flow_memory::plan(&circuit);
+        let (plan, stages) = flow_memory::plan(&circuit);
         let micro_batch = (options.memory_budget / plan.bytes_per_row()).clamp(1, LARGEST_MICRO_BATCH);
-        Ok(Self { circuit, plan, schedule, isa, training, micro_batch })
+        Ok(Self { circuit, plan, stages, isa, training, micro_batch })
     }
 
     /// How evaluation multiplies matrices: what is reported of a model is never rounded, however it was trained.
@@ -66,6 +66,6 @@ impl Fixed {
     /// Large tables, of which every row is up to date.
     pub(super) fn lazy_tables(&self) -> Vec<LazyTable> {
         let cats = |param| self.circuit.layout().block(param).values_per_row;
-        self.schedule.large_tables.iter().map(|&param| LazyTable::new(param, cats(param))).collect()
+        self.stages.large_tables.iter().map(|&param| LazyTable::new(param, cats(param))).collect()
     }
 }

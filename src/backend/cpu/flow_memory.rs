@@ -1,7 +1,7 @@
 //! Which flow buffers lie in the same memory: what a tile needs for a few stages only has no place of its own.
 //!
 //! A flow is written by the stage above a node, and is dead once the stages of the nodes that share it are over and the
-//! tasks that add it up (`schedule`) are done. It gets memory of one that is dead by then, the latest: that is what is
+//! tasks that add it up (`turns`) are done. It gets memory of one that is dead by then, the latest: that is what is
 //! still in a cache. Of a deep tree only the flows of the branch at hand remain, and a row takes about a third less. No
 //! bit depends on where a buffer lies, only on how many rows the memory budget then holds.
 //!
@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use super::schedule::{LEAD, Schedule};
+use super::stages::{LEAD, Stages};
 use crate::circuit::Circuit;
 use crate::plan::{Buffer, Plan, Use};
 
@@ -20,11 +20,11 @@ pub fn bytes_per_row(circuit: &Circuit) -> usize {
 }
 
 /// The program of a circuit with its buffers in shared memory, and the order of work.
-pub(super) fn plan(circuit: &Circuit) -> (Plan, Schedule) {
+pub(super) fn plan(circuit: &Circuit) -> (Plan, Stages) {
     let mut plan = Plan::new(circuit);
-    let mut schedule = Schedule::new(circuit, &plan);
-    share_flows(&mut plan, &mut schedule);
-    (plan, schedule)
+    let mut stages = Stages::new(circuit, &plan);
+    share_flows(&mut plan, &mut stages);
+    (plan, stages)
 }
 
 /// From when to when a buffer is in use, in stages since the start of the backward pass.
@@ -43,26 +43,26 @@ impl Life {
 /// A buffer and its life; `None` for one that needs a place of its own.
 type Lives = BTreeMap<usize, (Buffer, Option<Life>)>;
 
-fn share_flows(plan: &mut Plan, schedule: &mut Schedule) {
-    let lives = flow_lives(plan, schedule);
+fn share_flows(plan: &mut Plan, stages: &mut Stages) {
+    let lives = flow_lives(plan, stages);
     let (places, units) = places(&lives);
-    let relocate = |buffer: &mut Buffer| buffer.at = places[&buffer.scale];
+    let relocate = |buffer: &mut Buffer| buffer.at = places[&buffer.id];
     plan.for_each_flow(relocate);
-    schedule.completed.iter_mut().flatten().for_each(|(_, buffer)| relocate(buffer));
+    stages.completed.iter_mut().flatten().for_each(|(_, buffer)| relocate(buffer));
     plan.flow_units = units;
 }
 
 /// The lives of all flow buffers. One that is added up at the end of the pass has no end before, nor have those of
 /// shared weights, of which there are few.
-fn flow_lives(plan: &mut Plan, schedule: &Schedule) -> Lives {
+fn flow_lives(plan: &mut Plan, stages: &Stages) -> Lives {
     let mut lives = Lives::new();
     let mut see = |buffer: &mut Buffer, nth: usize| {
-        let (_, life) = lives.entry(buffer.scale).or_insert((*buffer, Some(Life { born: nth, dies: nth })));
+        let (_, life) = lives.entry(buffer.id).or_insert((*buffer, Some(Life { born: nth, dies: nth })));
         life.iter_mut().for_each(|life| life.include(nth));
     };
     see(&mut plan.root_flow, 0);
     let mut released_at = vec![None; plan.uses.len()];
-    for (nth, (steps, tasks)) in schedule.stages.iter().zip(&schedule.released).rev().enumerate() {
+    for (nth, (steps, tasks)) in stages.steps.iter().zip(&stages.released).rev().enumerate() {
         plan.steps[steps.clone()].iter_mut().for_each(|step| step.for_each_flow(|buffer| see(buffer, nth)));
         tasks.iter().for_each(|task| released_at[task.param.index()] = Some(nth));
     }
@@ -75,7 +75,7 @@ fn flow_lives(plan: &mut Plan, schedule: &Schedule) -> Lives {
             }
         }
     }
-    lives.extend(kept.into_iter().map(|buffer| (buffer.scale, (buffer, None))));
+    lives.extend(kept.into_iter().map(|buffer| (buffer.id, (buffer, None))));
     lives
 }
 
@@ -157,12 +157,12 @@ mod tests {
 
     impl Memory {
         fn write(&mut self, buffer: Buffer) {
-            self.0[Self::range(buffer)].fill(Some(buffer.scale));
+            self.0[Self::range(buffer)].fill(Some(buffer.id));
         }
 
         fn read(&self, buffer: Buffer) {
             let found = &self.0[Self::range(buffer)];
-            assert!(found.iter().all(|owner| *owner == Some(buffer.scale)), "{buffer:?} was written over: {found:?}");
+            assert!(found.iter().all(|owner| *owner == Some(buffer.id)), "{buffer:?} was written over: {found:?}");
         }
 
         fn range(buffer: Buffer) -> Range<usize> {
@@ -172,7 +172,7 @@ mod tests {
 
     /// Walks backwards through a plan as slowly as tasks may be, and looks whether all find what they need.
     fn check(circuit: &Circuit) {
-        let (plan, schedule) = plan(circuit);
+        let (plan, stages) = plan(circuit);
         let mut flows = Memory(vec![None; plan.flow_units]);
         flows.write(plan.root_flow);
         let read_by_params = |flows: &Memory, params: &mut dyn Iterator<Item = ParamId>| {
@@ -183,13 +183,13 @@ mod tests {
                 }
             }
         };
-        let tasks = |stage: usize| schedule.released[stage].iter().map(|task| task.param);
-        for stage in (0..schedule.stages.len()).rev() {
+        let tasks = |stage: usize| stages.released[stage].iter().map(|task| task.param);
+        for stage in (0..stages.steps.len()).rev() {
             // The tasks of this one are now done at the latest, and not before.
-            if stage + LEAD < schedule.stages.len() {
+            if stage + LEAD < stages.steps.len() {
                 read_by_params(&flows, &mut tasks(stage + LEAD));
             }
-            for i in schedule.stages[stage].clone().rev() {
+            for i in stages.steps[stage].clone().rev() {
                 match &plan.steps[i] {
                     Step::Input(_) => {}
                     Step::Product(product) => {
@@ -211,8 +211,8 @@ mod tests {
                 }
             }
         }
-        (0..schedule.stages.len().min(LEAD)).for_each(|stage| read_by_params(&flows, &mut tasks(stage)));
-        read_by_params(&flows, &mut schedule.shared.iter().chain(&schedule.large_tables).copied());
+        (0..stages.steps.len().min(LEAD)).for_each(|stage| read_by_params(&flows, &mut tasks(stage)));
+        read_by_params(&flows, &mut stages.shared.iter().chain(&stages.large_tables).copied());
     }
 
     proptest! {
@@ -248,7 +248,7 @@ mod tests {
         if !is_shared {
             let fixed = Arc::get_mut(&mut backend.fixed).expect("nobody else has it");
             fixed.plan = Plan::new(circuit);
-            fixed.schedule = Schedule::new(circuit, &fixed.plan);
+            fixed.stages = Stages::new(circuit, &fixed.plan);
         }
         let mut optimizer = AnemoneSpec::default().build(&mut backend).unwrap();
         for _ in 0..3 {

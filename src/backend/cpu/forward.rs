@@ -4,17 +4,17 @@
 //! standard form (`scaled`) as soon as it is computed. A row that linear space cannot hold, forwards or backwards,
 //! is found here and marked: the backward pass then meets no surprises.
 
-use super::chunk::{Chunk, MISSING, TileState};
 use super::kernels::product::{Matrix, MatrixMut, multiply};
 use super::kernels::{Arithmetic, Isa, multiversion};
 use super::packed::PackedWeights;
 use super::products;
 use super::scaled::{
     DOUBTFUL, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
-    is_comfortable, settle_row, standard_exponent, underflow_loss,
+    is_comfortable, standard_exponent, standardize_row, underflow_loss,
 };
+use super::scratch::Scratch;
 use super::shared::ReadOnly;
-use super::worker::Scratch;
+use super::tile::{MISSING, Tile, TileState};
 use crate::circuit::{Circuit, ParamId};
 use crate::data::Batch;
 use crate::plan::{Buffer, InputStep, Plan, PlanGroup, Step, SumStep};
@@ -40,9 +40,9 @@ impl<'a> Pass<'a> {
     /// The parameters of a block.
     ///
     /// # Safety
-    /// Nobody updates the block while the slice lives: the schedule updates a block after every tile is done with it.
+    /// Nobody updates the block while the slice lives: blocks are updated after every tile is done with them (rule 2 of `turns`).
     pub unsafe fn block(self, param: ParamId) -> &'a [f32] {
-        // SAFETY: the caller's.
+        // SAFETY: nobody updates the block meanwhile, which the caller has promised.
         unsafe { self.theta.get(self.circuit.layout().block(param).values.clone()) }
     }
 
@@ -54,7 +54,7 @@ impl<'a> Pass<'a> {
     pub unsafe fn table_row(self, param: ParamId, category: u32) -> Option<&'a [f32]> {
         let layout = self.circuit.layout().block(param);
         let start = layout.values.start + category as usize * layout.units();
-        // SAFETY: the caller's.
+        // SAFETY: the row is part of the block, which nobody updates meanwhile: the caller's promise.
         (category != MISSING).then(|| unsafe { self.theta.get(start..start + layout.units()) })
     }
 
@@ -63,42 +63,42 @@ impl<'a> Pass<'a> {
     /// # Safety
     /// As `block`.
     pub unsafe fn weights(self, group: &PlanGroup) -> Matrix<'a> {
-        // SAFETY: the caller's.
+        // SAFETY: `block` asks that nobody updates it meanwhile, and so does this function.
         let block = unsafe { self.block(group.param) };
         Matrix::new(block, group.units, group.panel.units, group.panel.units)
     }
 }
 
 /// Runs one step for a tile.
-pub(super) fn forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, step: &Step) {
+pub(super) fn forward(pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, step: &Step) {
     match step {
-        Step::Input(input) => input_values(pass.isa, pass, chunk, state, input),
-        Step::Product(product) => products::values(pass.isa, pass, chunk, state, scratch, product),
+        Step::Input(input) => input_values(pass.isa, pass, tile, state, input),
+        Step::Product(product) => products::values(pass.isa, pass, tile, state, scratch, product),
         Step::Sum(sum) => {
             for group in &sum.groups {
                 if !group.gathered.is_empty() {
-                    panel_values(pass.isa, chunk, state, group);
+                    panel_values(pass.isa, tile, state, group);
                 }
-                mix(pass, chunk, sum, group, scratch);
+                mix(pass, tile, sum, group, scratch);
             }
-            sum_scales(pass.isa, pass, chunk, state, scratch, sum);
+            sum_scales(pass.isa, pass, tile, state, scratch, sum);
         }
     }
 }
 
 multiversion! {
-    fn input_values(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, input: &InputStep) = input_forward;
-    fn panel_values(chunk: &Chunk, state: &mut TileState, group: &PlanGroup) = gather_panel;
+    fn input_values(pass: Pass<'_>, tile: &Tile, state: &mut TileState, input: &InputStep) = input_forward;
+    fn panel_values(tile: &Tile, state: &mut TileState, group: &PlanGroup) = gather_panel;
     fn sum_scales(
-        pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep,
+        pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep,
     ) = finish_sum;
 }
 
 /// Reads the log-likelihoods off the root once all steps are done.
-pub(super) fn finish(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState) {
+pub(super) fn finish(pass: Pass<'_>, tile: &Tile, state: &mut TileState) {
     // SAFETY: this tile belongs to the calling thread, and its forward pass is over.
-    let root = unsafe { chunk.values.get(chunk.span(pass.plan.root_value)) };
-    let scales = chunk.scale_span(pass.plan.root_value).start;
+    let root = unsafe { tile.values.get(tile.span(pass.plan.root_value)) };
+    let scales = tile.scale_span(pass.plan.root_value).start;
     for (row, &value) in root.iter().enumerate() {
         let scale = state.scales[scales + row];
         let impossible = value == 0.0 || scale.exponent <= ZERO;
@@ -112,10 +112,10 @@ pub(super) fn finish(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState) {
 }
 
 #[inline(always)]
-fn input_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, input: &InputStep) {
-    let scales = chunk.scale_span(input.value);
+fn input_forward(pass: Pass<'_>, tile: &Tile, state: &mut TileState, input: &InputStep) {
+    let scales = tile.scale_span(input.value);
     // SAFETY: the buffer is this step's own and the tile is this thread's; parameters rest while tiles need them.
-    let (out, block) = unsafe { (chunk.values.get_mut(chunk.span(input.value)), pass.block(input.param)) };
+    let (out, block) = unsafe { (tile.values.get_mut(tile.span(input.value)), pass.block(input.param)) };
     let distribution = pass.circuit.distribution(input.param);
     let layout = pass.circuit.layout().block(input.param);
     let units = layout.units();
@@ -127,13 +127,13 @@ fn input_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, input: &I
     let mut logs = vec![0.0; params.len()];
     for (row, (out, scale)) in out.chunks_exact_mut(units).zip(&mut state.scales[scales]).enumerate() {
         *scale = if distribution.is_table() {
-            match chunk.categories(input.var)[row] {
+            match tile.categories(input.var)[row] {
                 MISSING => out.fill(1.0),
                 category => out.copy_from_slice(&block[category as usize * units..][..units]),
             }
             let seen = extremes(out);
-            settle_row(out, seen, Scale::UNIT)
-        } else if let Some(value) = chunk.real(pass.batch, row, input.var) {
+            standardize_row(out, seen, Scale::UNIT)
+        } else if let Some(value) = tile.real(pass.batch, row, input.var) {
             logs.iter_mut().zip(&params).for_each(|(log, params)| *log = distribution.log_prob(params, value));
             densities(out, &logs)
         } else {
@@ -173,12 +173,12 @@ fn densities(out: &mut [f32], logs: &[f64]) -> Scale {
 }
 
 /// The matrix product of a group: v_n = v_panel·Wᵀ.
-fn mix(pass: Pass<'_>, chunk: &Chunk, sum: &SumStep, group: &PlanGroup, scratch: &mut Scratch) {
-    let rows = chunk.num_rows();
+fn mix(pass: Pass<'_>, tile: &Tile, sum: &SumStep, group: &PlanGroup, scratch: &mut Scratch) {
+    let rows = tile.num_rows();
     // SAFETY: the sum's buffer is this step's own, its panel was written before, the tile is this thread's, and
     // parameters rest while tiles need them.
     let (out, panel, weights) = unsafe {
-        (chunk.values.get_mut(chunk.span(sum.value)), chunk.values.get(chunk.view(group.panel)), pass.weights(group))
+        (tile.values.get_mut(tile.span(sum.value)), tile.values.get(tile.view(group.panel)), pass.weights(group))
     };
     let packed = match &pass.packed[group.param.index()] {
         Some(packed) => &packed.forward,
@@ -195,18 +195,18 @@ fn mix(pass: Pass<'_>, chunk: &Chunk, sum: &SumStep, group: &PlanGroup, scratch:
 
 /// Scales of a sum's rows, once its groups are computed.
 #[inline(always)]
-fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep) {
-    let rows = chunk.num_rows();
+fn finish_sum(pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, sum: &SumStep) {
+    let rows = tile.num_rows();
     let units = sum.value.units;
     // SAFETY: the sum's buffer is this step's own and the tile is this thread's.
-    let all = unsafe { chunk.values.get_mut(chunk.span(sum.value)) };
+    let all = unsafe { tile.values.get_mut(tile.span(sum.value)) };
     let found = &mut scratch.found;
     let one_panel = one_panel(sum);
     for row in 0..rows {
         let out = &mut all[row * units..(row + 1) * units];
         let scales = &mut state.scales;
-        let own = sum.value.scale * rows + row;
-        let panel_scale = |scales: &[Scale], group: &PlanGroup| scales[group.panel.buffer.scale * rows + row];
+        let own = sum.value.id * rows + row;
+        let panel_scale = |scales: &[Scale], group: &PlanGroup| scales[group.panel.buffer.id * rows + row];
         if one_panel {
             // Outputs that are all in range: the common case, and nothing to be done.
             let (seen, panel) = (extremes(out), panel_scale(scales, &sum.groups[0]));
@@ -225,7 +225,7 @@ fn finish_sum(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mu
             if seen.min < DOUBTFUL.to_bits() && panel_scale.exponent > ZERO {
                 // SAFETY: the panel was written before, the tile is ours, and parameters rest.
                 let (panel, weights) =
-                    unsafe { (chunk.values.get(chunk.row(group.panel.buffer, row)), pass.block(group.param)) };
+                    unsafe { (tile.values.get(tile.row(group.panel.buffer, row)), pass.block(group.param)) };
                 let panel = &panel[group.panel.start..group.panel.start + group.panel.units];
                 if hides_underflow(outputs, panel, weights) {
                     // Every term may have lost what lies below the normal range; 2^20 terms are more than any sum has.
@@ -274,21 +274,21 @@ fn hides_underflow(outputs: &[f32], panel: &[f32], weights: &[f32]) -> bool {
 
 /// Lays a group's children side by side, at the largest of their exponents.
 #[inline(always)]
-fn gather_panel(chunk: &Chunk, state: &mut TileState, group: &PlanGroup) {
-    let rows = chunk.num_rows();
+fn gather_panel(tile: &Tile, state: &mut TileState, group: &PlanGroup) {
+    let rows = tile.num_rows();
     let buffer = group.panel.buffer;
     // SAFETY: the panel is this step's own and the tile is this thread's.
-    let all = unsafe { chunk.values.get_mut(chunk.span(buffer)) };
-    let (scales_below, scales) = state.scales.split_at_mut(buffer.scale * rows);
+    let all = unsafe { tile.values.get_mut(tile.span(buffer)) };
+    let (scales_below, scales) = state.scales.split_at_mut(buffer.id * rows);
     for (row, scale) in scales[..rows].iter_mut().enumerate() {
         let panel = &mut all[row * buffer.units..(row + 1) * buffer.units];
-        let child_scale = |buffer: Buffer| scales_below[buffer.scale * rows + row];
+        let child_scale = |buffer: Buffer| scales_below[buffer.id * rows + row];
         let exponent = group.gathered.iter().map(|v| child_scale(v.buffer).exponent).max().unwrap_or(ZERO);
         let mut merged = Scale { exponent, loss: NO_LOSS };
         let mut at = 0;
         for view in &group.gathered {
             // SAFETY: a child's buffer lies below the panel, was written before, and the tile is ours.
-            let child = unsafe { chunk.values.get(chunk.row(view.buffer, row)) };
+            let child = unsafe { tile.values.get(tile.row(view.buffer, row)) };
             let part = &mut panel[at..at + view.units];
             part.copy_from_slice(&child[view.start..view.start + view.units]);
             let max = extremes(part).max;

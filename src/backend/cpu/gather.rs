@@ -3,10 +3,10 @@
 //! Every number has one owner: a task owns some rows of a weight matrix, or a table, and adds up all uses and all tiles
 //! in their order. No atomics, no races, and the same bits for any number of threads.
 
-use super::chunk::Chunk;
 use super::engine::lock;
 use super::forward::Pass;
 use super::shared::SharedSlice;
+use super::tile::Tile;
 use super::update::Coefficients;
 use crate::backend::{RetainSource, RetainSources};
 use crate::circuit::{ParamId, Smoothing};
@@ -23,7 +23,7 @@ pub(super) enum Target<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct Gather<'a> {
     pub pass: Pass<'a>,
-    pub chunks: &'a [Chunk],
+    pub tiles: &'a [Tile],
     /// The parameters, for the tasks that update them.
     pub theta: SharedSlice<'a, f32>,
     /// For weights that are shared, which accumulator of a tile is theirs; by block.
@@ -85,9 +85,9 @@ impl<'a> Gather<'a> {
     pub fn top_down(&self, param: ParamId, into: &mut Vec<f64>) {
         into.clear();
         into.resize(self.pass.circuit.params()[param.index()].units, 0.0);
-        let Some(chunk) = self.chunks.iter().find(|chunk| chunk.marginal) else { return };
+        let Some(tile) = self.tiles.iter().find(|tile| tile.marginal) else { return };
         if let Some(index) = self.tied[param.index()] {
-            into.copy_from_slice(&lock(chunk).tied[index].top_down);
+            into.copy_from_slice(&lock(tile).tied[index].top_down);
             return;
         }
         for used in &self.pass.plan.uses[param.index()] {
@@ -97,8 +97,9 @@ impl<'a> Gather<'a> {
                 }
                 Use::Input { flow, .. } => (*flow, 0),
             };
-            // SAFETY: the caller's, and nobody writes to complete flows before the tasks that read them are done.
-            let row = unsafe { flow_row(chunk, buffer, chunk.rows.len()) };
+            // SAFETY: the flows of all uses are complete (see above), and rule 4 of `turns` keeps their memory from
+            // other buffers until the tasks that read them are done.
+            let row = unsafe { flow_row(tile, buffer, tile.rows.len()) };
             into.iter_mut().zip(&row[start..]).for_each(|(sum, &flow)| *sum += f64::from(flow));
         }
     }
@@ -127,7 +128,7 @@ pub(super) const LEAST_MOMENTUM: f32 = 1e-30;
 /// # Safety
 /// All contributions to the buffer are in, and its memory is not yet another's (`flow_memory`): a task of its stage is
 /// not done, or the step that reads it.
-pub(super) unsafe fn flow_row(chunk: &Chunk, buffer: Buffer, row: usize) -> &[f32] {
-    // SAFETY: the caller's.
-    unsafe { chunk.flows.get(chunk.row(buffer, row)) }
+pub(super) unsafe fn flow_row(tile: &Tile, buffer: Buffer, row: usize) -> &[f32] {
+    // SAFETY: nobody writes to a buffer that is complete and still its own, which the caller has promised it is.
+    unsafe { tile.flows.get(tile.row(buffer, row)) }
 }

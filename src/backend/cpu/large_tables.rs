@@ -5,9 +5,9 @@ use super::fixed::Fixed;
 use super::gather::{Fused, Gather, LEAST_MOMENTUM};
 use super::kernels::prefetch;
 use super::lazy::{Cells, LazyTable};
+use super::scratch::Phase;
 use super::shared::SharedSlice;
 use super::tables::{Moves, SortedRows, add_and_move, segment};
-use super::worker::Phase;
 use super::workers::Workers;
 use crate::circuit::Circuit;
 
@@ -85,15 +85,15 @@ pub(super) fn update_large_table<'a>(
     let isa = engine.pass.isa;
     let layout = engine.pass.circuit.layout().block(table.param);
     let (units, cats) = (layout.units(), table.num_cats());
-    let index = engine.schedule.large_tables.iter().position(|&param| param == table.param);
-    let index = index.expect("a large table of this schedule");
+    let index = engine.stages.large_tables.iter().position(|&param| param == table.param);
+    let index = index.expect("a large table of this circuit");
     // SAFETY: the masses of this table's rows belong to whoever updates it, and that is here.
     let masses = unsafe { fused.masses.get_mut(layout.rows.clone()) };
     let keep = f64::from(gather.keep);
     masses.iter_mut().for_each(|mass| *mass = if keep == 0.0 { 0.0 } else { keep * *mass });
-    for chunk in gather.chunks {
+    for tile in gather.tiles {
         // Only the last tile of a lane has the lane's sums.
-        let state = lock(chunk);
+        let state = lock(tile);
         masses.iter_mut().zip(state.occupancy.get(index).into_iter().flatten()).for_each(|(mass, flow)| *mass += flow);
     }
     // What is dropped of the flows as it decays is dropped of their mass: else a unit that has none left would be

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::average::averaged;
-use super::buffers::tiles;
+use super::buffers::pieces;
 use super::gather::kept;
 use super::kernels::{Isa, multiversion, prefetch};
 use super::shared::SharedSlice;
@@ -89,7 +89,8 @@ impl LazyTable {
     /// # Safety
     /// Nobody else looks at these rows of the cells.
     pub unsafe fn replay(&self, isa: Isa, cells: Cells<'_>, categories: &[usize]) {
-        // SAFETY: the caller's.
+        // SAFETY: nobody else looks at these rows, which the caller has promised; of one row there is one `Row` at a
+        // time, but for the next, which is another row.
         let row_of = |category: usize| unsafe {
             let row = category * cells.units..(category + 1) * cells.units;
             let average = cells.average.map_or(&mut [][..], |average| average.get_mut(row.clone()));
@@ -97,7 +98,7 @@ impl LazyTable {
         };
         let behind = |&category: &usize| (category, (self.entries - self.seen[category]) as usize);
         let behind: Vec<(usize, usize)> = categories.iter().map(behind).filter(|(_, missed)| *missed > 0).collect();
-        for block in tiles(cells.units, TOGETHER) {
+        for block in pieces(cells.units, TOGETHER) {
             for (i, &(category, missed)) in behind.iter().enumerate() {
                 // Rows lie anywhere; the first block of units comes upon them, and later ones find them in a cache.
                 if let Some(&(next, _)) = behind.get(i + 1).filter(|_| block.start == 0) {

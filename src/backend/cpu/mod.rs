@@ -1,14 +1,13 @@
 //! A circuit in main memory: scaled linear space, matrix products, threads, the same bits for any number of them.
 //!
 //! A batch is cut into micro-batches that fit the memory budget, a micro-batch into tiles of rows. Tiles go through the
-//! steps of `forward` and `backward` as the `schedule` says; `weights`, `tables` and `statistics` add up the flows of
+//! steps of `forward` and `backward` in `stages`, as `turns` hands them out; `weights`, `tables` and `statistics` add up the flows of
 //! the parameters, and in a fused step update them at once; `log_space` does the rows that linear space could not hold.
 //! `update` is the M-step on its own. docs/ARCHITECTURE.md walks through all of it.
 
 mod average;
 mod backward;
 mod buffers;
-mod chunk;
 mod engine;
 mod evaluator;
 mod fixed;
@@ -26,16 +25,18 @@ mod products;
 mod reference;
 mod renormalize;
 mod scaled;
-mod schedule;
+mod scratch;
 mod shared;
+mod stages;
 mod statistics;
 mod step;
 mod tables;
+mod tile;
 mod top_down;
+mod turns;
 mod update;
 mod weights;
 mod wide;
-mod worker;
 mod workers;
 
 use std::sync::Arc;
@@ -54,14 +55,14 @@ pub use self::reference::reference_gemm;
 pub(crate) use self::top_down::top_down_of;
 
 use self::buffers::{FlowBuffer, with_flows};
-use self::chunk::Chunk;
 use self::lazy::LazyTable;
 use self::packed::PackedBlocks;
 use self::step::Which;
+use self::tile::Tile;
 use self::update::{Retained, Update};
 use self::workers::Workers;
 use super::{
-    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, Retain, RowsId, Tensor,
+    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain, Tensor,
 };
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
@@ -122,7 +123,7 @@ pub struct CpuBackend {
     lazy: Vec<LazyTable>,
     lazy_flows: Option<usize>,
     /// Working memory, kept from batch to batch.
-    chunks: Vec<Chunk>,
+    tiles: Vec<Tile>,
     phases: PhaseSeconds,
 }
 
@@ -143,7 +144,7 @@ impl CpuBackend {
             rows: Vec::new(),
             lazy: fixed.lazy_tables(),
             lazy_flows: None,
-            chunks: Vec::new(),
+            tiles: Vec::new(),
             phases: PhaseSeconds::default(),
             fixed: Arc::new(fixed),
             workers: Arc::new(Workers::new(options.threads)?),
@@ -183,13 +184,11 @@ impl CpuBackend {
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<usize> {
-        let index = id.index as usize;
-        if id.backend == self.id && index < self.flows.len() { Ok(index) } else { Err(foreign_handle()) }
+        id.index_in(self.id, self.flows.len())
     }
 
-    fn rows_at(&self, id: RowsId) -> Result<usize> {
-        let index = id.index as usize;
-        if id.backend == self.id && index < self.rows.len() { Ok(index) } else { Err(foreign_handle()) }
+    fn rows_at(&self, id: ParamRowsId) -> Result<usize> {
+        id.index_in(self.id, self.rows.len())
     }
 
     /// Where the single-precision buffers lie that gradient steps work on; all different.
@@ -207,10 +206,6 @@ impl CpuBackend {
         }
         Ok(at)
     }
-}
-
-fn foreign_handle() -> Error {
-    Error::state("a buffer handle belongs to another backend")
 }
 
 impl Backend for CpuBackend {
@@ -290,7 +285,7 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn top_down(&mut self, into: RowsId) -> Result<()> {
+    fn top_down(&mut self, into: ParamRowsId) -> Result<()> {
         let begun = Instant::now();
         let into = self.rows_at(into)?;
         self.settle();
@@ -299,7 +294,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()> {
+    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: ParamRowsId) -> Result<()> {
         let begun = Instant::now();
         let (flows, into) = (self.flows_at(flows)?, self.rows_at(into)?);
         self.settle();
@@ -321,7 +316,7 @@ impl Backend for CpuBackend {
         self.settle();
         self.packed.forget();
         let flows = &self.flows[flows];
-        let rows = |id: RowsId| &self.rows[id.index as usize][..]; // all handles are ours, as was just seen
+        let rows = |id: ParamRowsId| &self.rows[id.index as usize][..]; // all handles are ours, as was just seen
         let retained = |retain: Retain| {
             let Retain { rows: id, at_least, scale, offset } = retain;
             Retained { rows: rows(id), at_least: at_least.map(rows), scale, offset }
@@ -338,7 +333,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()> {
+    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: ParamRowsId) -> Result<()> {
         let begun = Instant::now();
         self.fixed.circuit.require_weights_only()?;
         let (flows, rows) = (self.flows_at(flows)?, self.rows_at(top_down)?);
@@ -393,9 +388,9 @@ impl Backend for CpuBackend {
         Ok(FlowsId { backend: self.id, index: (self.flows.len() - 1) as u32 })
     }
 
-    fn new_rows(&mut self) -> Result<RowsId> {
+    fn new_rows(&mut self) -> Result<ParamRowsId> {
         self.rows.push(vec![0.0; self.fixed.circuit.layout().num_rows()]);
-        Ok(RowsId { backend: self.id, index: (self.rows.len() - 1) as u32 })
+        Ok(ParamRowsId { backend: self.id, index: (self.rows.len() - 1) as u32 })
     }
 
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()> {
@@ -430,7 +425,7 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
-    fn blend_rows(&mut self, into: RowsId, keep: f64, rows: RowsId, gain: f64) -> Result<()> {
+    fn blend_rows(&mut self, into: ParamRowsId, keep: f64, rows: ParamRowsId, gain: f64) -> Result<()> {
         let begun = Instant::now();
         let (into, rows) = (self.rows_at(into)?, self.rows_at(rows)?);
         for i in 0..self.rows[into].len() {
@@ -444,7 +439,7 @@ impl Backend for CpuBackend {
         Ok(Flows::new(self.fixed.circuit.layout().clone(), self.settled(Some(self.flows_at(flows)?)).1.to_f64()))
     }
 
-    fn rows(&self, rows: RowsId) -> Result<Vec<f64>> {
+    fn rows(&self, rows: ParamRowsId) -> Result<Vec<f64>> {
         Ok(self.rows[self.rows_at(rows)?].clone())
     }
 
@@ -458,11 +453,11 @@ impl Backend for CpuBackend {
         self.flows[flows].load(saved)
     }
 
-    fn save_rows(&self, rows: RowsId) -> Result<Tensor> {
+    fn save_rows(&self, rows: ParamRowsId) -> Result<Tensor> {
         Ok(Tensor::F64(self.rows(rows)?))
     }
 
-    fn load_rows(&mut self, rows: RowsId, saved: &Tensor) -> Result<()> {
+    fn load_rows(&mut self, rows: ParamRowsId, saved: &Tensor) -> Result<()> {
         let rows = self.rows_at(rows)?;
         match saved {
             Tensor::F64(values) if values.len() == self.rows[rows].len() => self.rows[rows].copy_from_slice(values),

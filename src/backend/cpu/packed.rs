@@ -68,7 +68,7 @@ pub(super) fn pack_forward(fixed: &Fixed, arithmetic: Arithmetic, theta: &[f32])
 }
 
 fn unpacked(fixed: &Fixed) -> Vec<Option<PackedWeights>> {
-    fixed.schedule.tied.iter().map(|tied| tied.map(|_| PackedWeights::default())).collect()
+    fixed.stages.tied.iter().map(|tied| tied.map(|_| PackedWeights::default())).collect()
 }
 
 fn weights<'a>(layout: &BlockLayout, theta: &'a [f32]) -> Matrix<'a> {

@@ -7,45 +7,45 @@
 //! first half is often not the one that leads at the end. Such a row is computed again in double precision, whose range
 //! holds them all.
 
-use super::chunk::{Chunk, MISSING, TileState};
 use super::forward::Pass;
 use super::kernels::product::transpose_row;
 use super::kernels::{multiversion, prefetch, rows_ahead};
 use super::scaled::{
-    DOUBTFUL, Extremes, Scale, extremes, is_needlessly_lossy, multiply_all, multiply_into, multiply_rows, settle_row,
-    underflow_loss,
+    DOUBTFUL, Extremes, Scale, extremes, is_needlessly_lossy, multiply_all, multiply_into, multiply_rows,
+    standardize_row, underflow_loss,
 };
+use super::scratch::Scratch;
+use super::tile::{MISSING, Tile, TileState};
 use super::wide::WideRow;
-use super::worker::Scratch;
 use crate::plan::{FactorSource, PlanFactor, ProductStep};
 
 multiversion! {
     /// Values and scales of all rows.
     pub(super) fn values(
-        pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, product: &ProductStep,
+        pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, product: &ProductStep,
     ) = product_forward;
 }
 
 #[inline(always)]
-fn product_forward(pass: Pass<'_>, chunk: &Chunk, state: &mut TileState, scratch: &mut Scratch, product: &ProductStep) {
+fn product_forward(pass: Pass<'_>, tile: &Tile, state: &mut TileState, scratch: &mut Scratch, product: &ProductStep) {
     let units = product.value.units;
-    let rows = chunk.num_rows();
+    let rows = tile.num_rows();
     // SAFETY: the buffer is this step's own and the tile is this thread's.
-    let all = unsafe { chunk.values.get_mut(chunk.span(product.value)) };
+    let all = unsafe { tile.values.get_mut(tile.span(product.value)) };
     scratch.mapped.resize(units, 0.0);
-    let at_once = AtOnce::new(pass, chunk, product);
+    let at_once = AtOnce::new(pass, tile, product);
     for (row, out) in all.chunks_exact_mut(units).enumerate() {
         // No closures: they would not take on the features of the instruction set.
         let quick = match &at_once {
             Some(factors) => factors.row(&state.scales, row, out),
             None => None,
         };
-        let of = FactorRow { pass, chunk, scales: &state.scales, row };
+        let of = FactorRow { pass, tile, scales: &state.scales, row };
         let scale = match quick {
             Some(scale) => scale,
             None => carefully(of, product, scratch, out),
         };
-        state.scales[product.value.scale * rows + row] = scale;
+        state.scales[product.value.id * rows + row] = scale;
     }
 }
 
@@ -82,7 +82,7 @@ const MOST_VALUES: usize = 4;
 
 impl<'a> AtOnce<'a> {
     /// Looked up once for all rows of a tile. `None` where the product is of another kind.
-    fn new(pass: Pass<'a>, chunk: &'a Chunk, product: &ProductStep) -> Option<Self> {
+    fn new(pass: Pass<'a>, tile: &'a Tile, product: &ProductStep) -> Option<Self> {
         if product.factors.len() > MOST_AT_ONCE || product.factors.iter().any(|factor| factor.map.is_some()) {
             return None;
         }
@@ -93,12 +93,12 @@ impl<'a> AtOnce<'a> {
                 FactorSource::Table { var, param } => {
                     num_tables += 1;
                     // SAFETY: parameters rest while tiles need them.
-                    Operand::Table(unsafe { pass.block(param) }, chunk.categories(var))
+                    Operand::Table(unsafe { pass.block(param) }, tile.categories(var))
                 }
                 FactorSource::Value(buffer) => {
                     // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
-                    let values = unsafe { chunk.values.get(chunk.span(buffer)) };
-                    Operand::Values(values, chunk.scale_span(buffer).start)
+                    let values = unsafe { tile.values.get(tile.span(buffer)) };
+                    Operand::Values(values, tile.scale_span(buffer).start)
                 }
             };
         }
@@ -163,7 +163,7 @@ impl<'a> AtOnce<'a> {
         if found.seen.min < DOUBTFUL.to_bits() {
             return None;
         }
-        let scale = settle_row(out, found.seen, scale.unwrap_or(Scale::UNIT));
+        let scale = standardize_row(out, found.seen, scale.unwrap_or(Scale::UNIT));
         // What `carefully` would rescale on the way, or compute in double precision, is left to it.
         let is_left = self.num_tables > 1
             && (found.largest_factor > LARGEST_FACTOR.to_bits()
@@ -180,7 +180,7 @@ const LARGEST_FACTOR: f32 = 32.0;
 #[derive(Clone, Copy)]
 struct FactorRow<'a> {
     pass: Pass<'a>,
-    chunk: &'a Chunk,
+    tile: &'a Tile,
     scales: &'a [Scale],
     row: usize,
 }
@@ -189,22 +189,22 @@ impl<'a> FactorRow<'a> {
     /// The values of a factor and their scale; `None` for a missing value, a factor of one.
     #[inline(always)]
     fn of(self, factor: &PlanFactor) -> Option<(&'a [f32], Scale)> {
-        let Self { pass, chunk, scales, row } = self;
+        let Self { pass, tile, scales, row } = self;
         match factor.source {
             FactorSource::Table { var, param } => {
-                let categories = chunk.categories(var);
+                let categories = tile.categories(var);
                 let units = pass.circuit.layout().block(param).units();
                 if let Some(&ahead) = categories.get(row + rows_ahead(units)) {
                     // SAFETY: parameters rest while tiles need them.
                     unsafe { pass.table_row(param, ahead) }.into_iter().for_each(prefetch);
                 }
-                // SAFETY: the same.
+                // SAFETY: a table is updated after every tile has passed the nodes that use it (rule 2 of `turns`).
                 unsafe { pass.table_row(param, categories[row]) }.map(|values| (values, Scale::UNIT))
             }
             FactorSource::Value(buffer) => {
                 // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
-                let values = unsafe { chunk.values.get(chunk.row(buffer, row)) };
-                Some((values, scales[buffer.scale * chunk.num_rows() + row]))
+                let values = unsafe { tile.values.get(tile.row(buffer, row)) };
+                Some((values, scales[buffer.id * tile.num_rows() + row]))
             }
         }
     }
@@ -230,7 +230,7 @@ fn one_by_one(of: FactorRow<'_>, product: &ProductStep, mapped: &mut [f32], out:
         let Some((values, factor_scale)) = of.of(factor) else { continue };
         // A running product that has become small is rescaled before the next factor, to keep its range.
         if let Some(Extremes { max, .. }) = seen.filter(|seen: &Extremes| seen.max < LOW_WATER) {
-            scale = settle_row(out, Extremes { max, min: 0 }, scale);
+            scale = standardize_row(out, Extremes { max, min: 0 }, scale);
         }
         scale = scale.times(factor_scale);
         let multiplied = match (&factor.map, first, seen) {
@@ -265,7 +265,7 @@ fn one_by_one(of: FactorRow<'_>, product: &ProductStep, mapped: &mut [f32], out:
         _ => {}
     }
     let seen = seen.unwrap_or_else(|| extremes(out));
-    settle_row(out, seen, scale)
+    standardize_row(out, seen, scale)
 }
 
 /// The same in double precision: nothing is dropped but at the end.

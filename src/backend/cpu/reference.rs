@@ -16,7 +16,7 @@ use super::kernels::{Arithmetic, Isa, IsaCap, Precision};
 /// Rows, inner dimension and columns of a product `[rows × inner]·[inner × cols]`.
 type Shape = (usize, usize, usize);
 
-/// Shapes that sums have: square ones that fit a cache, and a chunk of rows times the weights of a large sum.
+/// Shapes that sums have: square ones that fit a cache, and a tile of rows times the weights of a large sum.
 const SHAPES: [Shape; 3] = [(256, 256, 256), (512, 512, 512), (128, 512, 512)];
 
 /// Rounds of each shape.

@@ -61,7 +61,7 @@ fn exponent_of(bits: u32) -> i64 {
 
 /// 2^−shift, for shifts that f32 can express.
 #[inline(always)]
-pub(super) fn power(shift: i64) -> f32 {
+pub(super) fn two_to_minus(shift: i64) -> f32 {
     debug_assert!((-127..=126).contains(&shift));
     f32::from_bits(((127 - shift) as u32) << 23)
 }
@@ -180,7 +180,7 @@ pub(super) fn is_comfortable(seen: Extremes) -> bool {
 
 /// Brings a row to standard form, if it is not in it already.
 #[inline(always)]
-pub(super) fn settle_row(row: &mut [f32], seen: Extremes, scale: Scale) -> Scale {
+pub(super) fn standardize_row(row: &mut [f32], seen: Extremes, scale: Scale) -> Scale {
     if is_comfortable(seen) && scale.exponent > ZERO { scale } else { normalize_row(row, seen.max, scale) }
 }
 
@@ -203,7 +203,7 @@ pub(super) fn underflow_loss(exponent: i64) -> i64 {
 /// Multiplies a row by 2^−shift and drops what falls below TINY. Whether something did.
 #[inline(always)]
 fn shift_row(row: &mut [f32], shift: i64) -> bool {
-    let factor = power(shift);
+    let factor = two_to_minus(shift);
     let mut lost = 0;
     for x in row.iter_mut() {
         let scaled = *x * factor;

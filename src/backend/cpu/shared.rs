@@ -1,7 +1,7 @@
 //! A buffer that several threads work on at once, each on its own part.
 //!
-//! The borrow checker cannot see that the schedule keeps parts apart, so handing them out is unsafe, and every use says
-//! which rule of the schedule (`schedule`) it rests on. Nothing else in the backend shares memory that is written.
+//! The borrow checker cannot see that the order of work keeps parts apart, so handing them out is unsafe, and every use
+//! says which rule of `turns` it rests on. Nothing else in the backend shares memory that is written.
 
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
@@ -55,7 +55,7 @@ pub(super) struct SharedSlice<'a, T> {
     data: &'a [UnsafeCell<T>],
 }
 
-// SAFETY: as for `SharedBuffer`.
+// SAFETY: numbers are reached through `get` and `get_mut` alone, whose callers keep writers to themselves.
 unsafe impl<T: Send + Sync> Sync for SharedSlice<'_, T> {}
 
 impl<T> Clone for SharedSlice<'_, T> {
@@ -66,7 +66,7 @@ impl<T> Clone for SharedSlice<'_, T> {
 
 impl<T> Copy for SharedSlice<'_, T> {}
 
-// SAFETY: as for `SharedBuffer`.
+// SAFETY: a copy on another thread reaches the same numbers through `get` and `get_mut`, under the same promises.
 unsafe impl<T: Send + Sync> Send for SharedSlice<'_, T> {}
 
 impl<'a, T> SharedSlice<'a, T> {
@@ -92,7 +92,7 @@ impl<'a, T> SharedSlice<'a, T> {
     /// Nobody writes to the range while the result lives.
     pub unsafe fn get(self, range: Range<usize>) -> &'a [T] {
         let part = &self.data[range];
-        // SAFETY: the caller's.
+        // SAFETY: `part` lies inside the borrowed slice; nobody writes to it meanwhile, by the caller's promise.
         unsafe { std::slice::from_raw_parts(part.as_ptr().cast::<T>(), part.len()) }
     }
 
@@ -102,7 +102,7 @@ impl<'a, T> SharedSlice<'a, T> {
     /// Nobody else reads or writes the range while the result lives.
     pub unsafe fn get_mut(self, range: Range<usize>) -> &'a mut [T] {
         let part = &self.data[range];
-        // SAFETY: the caller's.
+        // SAFETY: `part` lies inside the borrowed slice; nobody else reaches it meanwhile, by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(UnsafeCell::raw_get(part.as_ptr()), part.len()) }
     }
 }

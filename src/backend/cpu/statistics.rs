@@ -1,8 +1,8 @@
 //! Flows and update of inputs that are not tables: sufficient statistics, in double precision until all rows are in.
 
 use super::gather::{Gather, Target, flow_row};
+use super::scratch::{Phase, Scratch};
 use super::update::update_density;
-use super::worker::{Phase, Scratch};
 use crate::circuit::ParamId;
 use crate::plan::Use;
 
@@ -20,11 +20,11 @@ pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
     let mut stats = vec![vec![0.0; layout.stats_per_row]; units];
     for used in &pass.plan.uses[param.index()] {
         let Use::Input { var, flow } = *used else { continue };
-        for chunk in gather.chunks {
-            for row in 0..chunk.rows.len() {
+        for tile in gather.tiles {
+            for row in 0..tile.rows.len() {
                 // SAFETY: every tile is done with the nodes that use the block, so their flows are final.
-                let flows = unsafe { flow_row(chunk, flow, row) };
-                let value = chunk.real(pass.batch, row, var);
+                let flows = unsafe { flow_row(tile, flow, row) };
+                let value = tile.real(pass.batch, row, var);
                 for (unit, &flow) in flows.iter().enumerate().filter(|(_, f)| **f > 0.0) {
                     match value {
                         Some(value) => distribution.add_stats(value, f64::from(flow), &mut stats[unit]),
@@ -40,12 +40,12 @@ pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
         .flat_map(|(unit, stats)| stats.iter().enumerate().map(move |(slot, &stat)| (slot * units + unit, stat)));
     match gather.target {
         Target::Double(target) => {
-            // SAFETY: the block's flows belong to this task.
+            // SAFETY: the block's flows belong to this task: a shared block has one (`Engine::shared_blocks`).
             let flows = unsafe { target.get_mut(layout.stats.clone()) };
             cells.for_each(|(at, stat)| flows[at] += stat);
         }
         Target::Single(target) => {
-            // SAFETY: the same.
+            // SAFETY: the block's flows belong to this task: a shared block has one (`Engine::shared_blocks`).
             let flows = unsafe { target.get_mut(layout.stats.clone()) };
             let keep = gather.keep;
             // Statistics may be negative: nothing is dropped, but a keep of 0 clears.

@@ -6,8 +6,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 
 use super::CpuBackend;
-use super::buffers::{FlowBuffer, tiles};
-use super::chunk::{Chunk, TileState, lanes};
+use super::buffers::{FlowBuffer, pieces};
 use super::engine::{Engine, lock};
 use super::fixed::Fixed;
 use super::gather::{Fused, Gather, Target};
@@ -15,6 +14,7 @@ use super::large_tables::{Lagging, catch_up, settle, update_large_table};
 use super::log_space::RowFlows;
 use super::shared::{ReadOnly, SharedSlice};
 use super::tables::SortedRows;
+use super::tile::{Tile, TileState, lanes};
 use super::workers::Workers;
 use crate::backend::{BatchReport, EmStep};
 use crate::circuit::Circuit;
@@ -46,7 +46,7 @@ impl CpuBackend {
         self.settle();
         let arithmetic = self.fixed.evaluation();
         let mut begun = Instant::now();
-        let Self { fixed, workers, packed, chunks, phases, .. } = self;
+        let Self { fixed, workers, packed, tiles, phases, .. } = self;
         let theta = match (which, &self.average) {
             (Which::Average, Some(average)) => {
                 packed.forget();
@@ -56,15 +56,15 @@ impl CpuBackend {
         };
         packed.pack(fixed, workers, arithmetic, theta);
         let mut out = Vec::with_capacity(batch.num_rows());
-        for rows in tiles(batch.num_rows(), fixed.micro_batch) {
-            prepare_chunks(fixed, workers, chunks, batch, rows, None);
+        for rows in pieces(batch.num_rows(), fixed.micro_batch) {
+            prepare_tiles(fixed, workers, tiles, batch, rows, None);
             phases.prepare += begun.elapsed().as_secs_f64();
             let pass = fixed.pass(arithmetic, ReadOnly::new(theta), &packed.blocks, batch, 0);
-            Engine { pass, schedule: &fixed.schedule, workers }.forward(chunks);
+            Engine { pass, stages: &fixed.stages, workers }.forward(tiles);
             workers.install(|| {
-                chunks.par_iter().for_each(|chunk| rescue(&fixed.circuit, theta, batch, chunk, &mut lock(chunk)));
+                tiles.par_iter().for_each(|tile| rescue(&fixed.circuit, theta, batch, tile, &mut lock(tile)));
             });
-            out.extend(chunks.iter().flat_map(|chunk| lock(chunk).log_likelihoods[..chunk.rows.len()].to_vec()));
+            out.extend(tiles.iter().flat_map(|tile| lock(tile).log_likelihoods[..tile.rows.len()].to_vec()));
             phases.add(&workers.take_time());
             begun = Instant::now();
         }
@@ -77,8 +77,8 @@ impl CpuBackend {
     /// target += gain · flows of a batch.
     pub(super) fn add_batch_flows(&mut self, batch: &Batch, gain: f64, target: usize) -> BatchReport {
         self.settle();
-        let mut report = BatchReport { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Default::default() };
-        for rows in tiles(batch.num_rows(), self.fixed.micro_batch) {
+        let mut report = BatchReport::of(batch);
+        for rows in pieces(batch.num_rows(), self.fixed.micro_batch) {
             let micro = MicroBatch { rows, gain, target, keep: 1.0, update: None };
             self.run_micro_batch(batch, &micro, &mut report);
         }
@@ -93,7 +93,7 @@ impl CpuBackend {
         target: usize,
         masses: usize,
     ) -> Result<BatchReport> {
-        let pieces: Vec<_> = tiles(batch.num_rows(), self.fixed.micro_batch).collect();
+        let pieces: Vec<_> = pieces(batch.num_rows(), self.fixed.micro_batch).collect();
         if pieces.is_empty() || (pieces.len() > 1 && !self.lazy.is_empty()) {
             return step.by_verbs(self, batch); // a large table is updated from one micro-batch, or like any other table
         }
@@ -101,7 +101,7 @@ impl CpuBackend {
             self.settle();
             self.lazy_flows = Some(target);
         }
-        let mut report = BatchReport { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Default::default() };
+        let mut report = BatchReport::of(batch);
         let last = pieces.len() - 1;
         for (i, rows) in pieces.into_iter().enumerate() {
             let keep = if i == 0 { step.keep } else { 1.0 };
@@ -121,10 +121,10 @@ impl CpuBackend {
     fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> bool {
         let marginal = micro.update.is_some_and(|(step, _)| step.sources.needs_top_down());
         let begun = Instant::now();
-        let Self { fixed, workers, theta, average, packed, flows, rows: masses, lazy, chunks, phases, .. } = self;
+        let Self { fixed, workers, theta, average, packed, flows, rows: masses, lazy, tiles, phases, .. } = self;
         let (fixed, workers) = (&**fixed, &**workers);
         packed.pack(fixed, workers, fixed.training, theta);
-        let lanes = prepare_chunks(fixed, workers, chunks, batch, micro.rows.clone(), Some(WithFlows { marginal }));
+        let lanes = prepare_tiles(fixed, workers, tiles, batch, micro.rows.clone(), Some(WithFlows { marginal }));
         let target = &mut flows[micro.target];
 
         let largest_weight = micro.rows.clone().map(|row| batch.weight(row)).fold(0f32, f32::max);
@@ -132,7 +132,7 @@ impl CpuBackend {
         let shared_theta = SharedSlice::new(theta);
         let flow_bits = largest_flow.log2().ceil() as i64;
         let pass = fixed.pass(fixed.training, shared_theta.read_only(), &packed.blocks, batch, flow_bits);
-        let engine = Engine { pass, schedule: &fixed.schedule, workers };
+        let engine = Engine { pass, stages: &fixed.stages, workers };
         let shared_target = match target {
             FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
             FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
@@ -148,7 +148,7 @@ impl CpuBackend {
         let mut touched = Vec::new();
         let mut prepared = begun.elapsed();
         if let (Some(_), Some(lagging)) = (micro.update, lagging) {
-            touched.extend(lazy.iter().map(|table| SortedRows::of_table(pass, chunks, table.param)));
+            touched.extend(lazy.iter().map(|table| SortedRows::of_table(pass, tiles, table.param)));
             prepared = begun.elapsed();
             for (table, touched) in lazy.iter_mut().zip(&touched) {
                 catch_up(fixed, workers, lagging, table, touched);
@@ -156,17 +156,17 @@ impl CpuBackend {
         }
 
         let root_flow = |row: usize| (micro.gain * f64::from(batch.weight(row))) as f32;
-        let is_round_trip = fixed.schedule.is_released_at_end();
+        let is_round_trip = fixed.stages.is_released_at_end();
         if is_round_trip {
-            let mut rest = &mut chunks[..];
+            let mut rest = &mut tiles[..];
             let lanes = lanes.iter().map(|&len| rest.split_off_mut(..len).expect("as many tiles as lanes have"));
             engine.round_trip(lanes.collect(), root_flow);
         } else {
-            engine.forward(chunks);
+            engine.forward(tiles);
         }
         let is_fused = micro.update.is_some()
             && !touched.iter().any(SortedRows::has_missing)
-            && !chunks.iter().any(|chunk| lock(chunk).degenerate.contains(&true));
+            && !tiles.iter().any(|tile| lock(tile).degenerate.contains(&true));
         let fused = match (micro.update, lagging) {
             (Some((step, at)), _) if is_fused => {
                 let EmStep { sources, scale, offset, correction: gain, smoothing, .. } = *step;
@@ -181,9 +181,9 @@ impl CpuBackend {
         };
         let gather = Gather {
             pass,
-            chunks,
+            tiles,
             theta: shared_theta,
-            tied: &fixed.schedule.tied,
+            tied: &fixed.stages.tied,
             target: shared_target,
             keep: micro.keep as f32,
             fused,
@@ -198,11 +198,11 @@ impl CpuBackend {
                     update_large_table(engine, gather, fused, lagging, table, touched);
                 }
             }
-            _ => fixed.schedule.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
+            _ => fixed.stages.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
         }
 
         let mut rows = FinishedRows { circuit: &fixed.circuit, theta, batch, gain: micro.gain, into: target, report };
-        chunks.iter().for_each(|chunk| rows.add(chunk));
+        tiles.iter().for_each(|tile| rows.add(tile));
         if is_fused {
             packed.forget();
         }
@@ -268,10 +268,10 @@ struct FinishedRows<'a> {
 }
 
 impl FinishedRows<'_> {
-    fn add(&mut self, chunk: &Chunk) {
+    fn add(&mut self, tile: &Tile) {
         let Self { circuit, theta, batch, gain, .. } = *self;
-        let state = lock(chunk);
-        for (i, row) in chunk.rows.clone().enumerate() {
+        let state = lock(tile);
+        for (i, row) in tile.rows.clone().enumerate() {
             let weight = f64::from(batch.weight(row));
             let mut log_likelihood = state.log_likelihoods[i];
             if state.degenerate[i] {
@@ -282,19 +282,14 @@ impl FinishedRows<'_> {
                     RowFlows { circuit, theta, batch, row, into: self.into }.add(&values, gain * weight);
                 }
             }
-            if log_likelihood == f64::NEG_INFINITY {
-                self.report.impossible_rows += 1;
-            } else {
-                self.report.log_likelihood += weight * log_likelihood;
-                self.report.possible_weight += weight;
-            }
+            self.report.add_row(weight, log_likelihood);
         }
     }
 }
 
 /// Computes the rows of a tile in log space that linear space could not hold, once its forward pass is over.
-pub(super) fn rescue(circuit: &Circuit, theta: &[f32], batch: &Batch, chunk: &Chunk, state: &mut TileState) {
-    for (i, row) in chunk.rows.clone().enumerate().filter(|(i, _)| state.degenerate[*i]) {
+pub(super) fn rescue(circuit: &Circuit, theta: &[f32], batch: &Batch, tile: &Tile, state: &mut TileState) {
+    for (i, row) in tile.rows.clone().enumerate().filter(|(i, _)| state.degenerate[*i]) {
         state.log_likelihoods[i] = log_values(circuit, theta, Row::Of(batch, row)).log_likelihood();
     }
 }
@@ -306,41 +301,41 @@ struct WithFlows {
 }
 
 /// Working memory for some rows, cut into tiles. Returns how many tiles each lane has.
-fn prepare_chunks(
+fn prepare_tiles(
     fixed: &Fixed,
     workers: &Workers,
-    chunks: &mut Vec<Chunk>,
+    tiles: &mut Vec<Tile>,
     batch: &Batch,
     rows: Range<usize>,
     flows: Option<WithFlows>,
 ) -> Vec<usize> {
-    let Fixed { plan, schedule, training, .. } = fixed;
-    let is_round_trip = flows.is_some() && schedule.is_released_at_end();
-    let is_free = !schedule.is_released_at_end() && schedule.is_free_of_tiles();
+    let Fixed { plan, stages, training, .. } = fixed;
+    let is_round_trip = flows.is_some() && stages.is_released_at_end();
+    let is_free = !stages.is_released_at_end() && stages.is_free_of_tiles();
     // In a team the other one has a tile while this one has the next.
-    let wanted = is_free.then(|| workers.count() * schedule.team);
+    let wanted = is_free.then(|| workers.count() * stages.team);
     let lanes = lanes(rows.len(), plan, is_round_trip, wanted);
-    let tiles: Vec<(bool, Range<usize>)> =
-        lanes.iter().flat_map(|lane| lane.iter().enumerate().map(|(i, tile)| (i == 0, tile.clone()))).collect();
-    let last = tiles.len() - 1;
+    let cuts: Vec<(bool, Range<usize>)> =
+        lanes.iter().flat_map(|lane| lane.iter().enumerate().map(|(i, cut)| (i == 0, cut.clone()))).collect();
+    let last = cuts.len() - 1;
     // Where tiles follow each other in the same memory, the last of a lane has it, and the first is to get it.
     let mut at = 0;
     for lane in &lanes {
-        if is_round_trip && let Some([first, .., last]) = chunks.get_mut(at..at + lane.len()) {
+        if is_round_trip && let Some([first, .., last]) = tiles.get_mut(at..at + lane.len()) {
             first.take_over(last);
         }
         at += lane.len();
     }
-    chunks.resize_with(tiles.len(), Chunk::new);
+    tiles.resize_with(cuts.len(), Tile::new);
     workers.install(|| {
-        chunks.par_iter_mut().zip(tiles).enumerate().for_each(|(i, (chunk, (is_first, tile)))| {
-            let tile = rows.start + tile.start..rows.start + tile.end;
+        tiles.par_iter_mut().zip(cuts).enumerate().for_each(|(i, (tile, (is_first, cut)))| {
+            let cut = rows.start + cut.start..rows.start + cut.end;
             let marginal = flows.is_some_and(|flows| flows.marginal) && i == last;
-            chunk.prepare(plan, batch, tile, marginal, flows.is_some());
+            tile.prepare(plan, batch, cut, marginal, flows.is_some());
             if is_first || !is_round_trip {
-                chunk.prepare_values(plan);
+                tile.prepare_values(plan);
                 if flows.is_some() {
-                    chunk.prepare_sums(schedule, *training);
+                    tile.prepare_sums(stages, *training);
                 }
             }
         });

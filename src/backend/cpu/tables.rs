@@ -5,11 +5,11 @@
 
 use std::ops::Range;
 
-use super::chunk::{Chunk, MISSING};
 use super::forward::Pass;
 use super::gather::{Gather, Target, flow_row, kept};
 use super::kernels::{multiversion, prefetch, rows_ahead};
-use super::worker::{Phase, Scratch};
+use super::scratch::{Phase, Scratch};
+use super::tile::{MISSING, Tile};
 use crate::circuit::ParamId;
 use crate::plan::Use;
 
@@ -17,7 +17,7 @@ use crate::plan::Use;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RowAt {
     usage: u32,
-    chunk: u16,
+    tile: u16,
     row: u16,
 }
 
@@ -47,13 +47,13 @@ impl Occurrences<'_> {
 
 impl SortedRows {
     /// The occurrences of a table's categories.
-    pub fn of_table(pass: Pass<'_>, chunks: &[Chunk], param: ParamId) -> Self {
+    pub fn of_table(pass: Pass<'_>, tiles: &[Tile], param: ParamId) -> Self {
         let mut sorted = Self::default();
-        sorted.sort(pass, chunks, param);
+        sorted.sort(pass, tiles, param);
         sorted
     }
 
-    pub fn sort(&mut self, pass: Pass<'_>, chunks: &[Chunk], param: ParamId) {
+    pub fn sort(&mut self, pass: Pass<'_>, tiles: &[Tile], param: ParamId) {
         let cats = pass.circuit.layout().block(param).stats_per_row;
         self.starts.clear();
         self.starts.resize(cats + 1, 0);
@@ -61,8 +61,8 @@ impl SortedRows {
         let uses = &pass.plan.uses[param.index()];
         for used in uses {
             let Use::Input { var, .. } = *used else { continue };
-            for chunk in chunks {
-                for &category in &chunk.categories(var)[..chunk.rows.len()] {
+            for tile in tiles {
+                for &category in &tile.categories(var)[..tile.rows.len()] {
                     if category != MISSING {
                         self.starts[category as usize + 1] += 1;
                     }
@@ -76,9 +76,9 @@ impl SortedRows {
         self.rows.resize(self.starts[cats] as usize, RowAt::default());
         for (usage, used) in uses.iter().enumerate() {
             let Use::Input { var, .. } = *used else { continue };
-            for (c, chunk) in chunks.iter().enumerate() {
-                for (row, &category) in chunk.categories(var)[..chunk.rows.len()].iter().enumerate() {
-                    let at = RowAt { usage: usage as u32, chunk: c as u16, row: row as u16 };
+            for (c, tile) in tiles.iter().enumerate() {
+                for (row, &category) in tile.categories(var)[..tile.rows.len()].iter().enumerate() {
+                    let at = RowAt { usage: usage as u32, tile: c as u16, row: row as u16 };
                     if category == MISSING {
                         self.missing.push(at);
                     } else {
@@ -207,7 +207,7 @@ fn segment_sum(
     let flows_of = |at: &RowAt| match uses[at.usage as usize] {
         // SAFETY: every tile is done with the nodes that use the table, so their flows are final; they stay until this
         // is done.
-        Use::Input { flow, .. } => unsafe { flow_row(&gather.chunks[at.chunk as usize], flow, at.row as usize) },
+        Use::Input { flow, .. } => unsafe { flow_row(&gather.tiles[at.tile as usize], flow, at.row as usize) },
         Use::Sum { .. } => unreachable!("a table is used by inputs"),
     };
     double.clear();
@@ -273,7 +273,7 @@ fn category_add_and_move(theta: &mut [f32], flows: &mut [f32], segment: &[f32], 
 /// All of a table: its flows and, in a fused step, its update.
 pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
     let mut sorted = std::mem::take(&mut scratch.sorted);
-    sorted.sort(gather.pass, gather.chunks, param);
+    sorted.sort(gather.pass, gather.tiles, param);
     let missing = missing_flow(gather, param, &sorted, &mut scratch.columns);
     add_range(gather, param, &sorted, 0..sorted.num_cats(), &missing, scratch);
     scratch.sorted = sorted;
@@ -330,7 +330,7 @@ pub(super) fn add_range(
                 if occurrences.is_empty() && missing.is_empty() && gather.keep == 1.0 && gather.fused.is_none() {
                     continue;
                 }
-                // SAFETY: the same.
+                // SAFETY: the flows of these categories belong to this task, as the categories do.
                 let flows = unsafe { target.get_mut(cells(layout.stats.start)) };
                 add_category(isa, theta, flows, segment, missing, gather.keep);
                 if gather.fused.is_some() {
@@ -341,7 +341,7 @@ pub(super) fn add_range(
                 }
             }
             Target::Double(target) => {
-                // SAFETY: the same.
+                // SAFETY: the flows of these categories belong to this task, as the categories do.
                 let flows = unsafe { target.get_mut(cells(layout.stats.start)) };
                 flows.iter_mut().zip(segment).for_each(|(f, &s)| *f += f64::from(s));
                 let terms = theta.iter().zip(missing);

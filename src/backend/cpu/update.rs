@@ -1,16 +1,16 @@
 //! The M-step and its relatives: what happens to parameters, row by row.
 //!
 //! θ' = normalise(retain[row]·θ + gain·F). Rows of weights are contiguous; rows of tables are strided, so a table is
-//! walked category by category for all its rows at once, in tiles that are added up in a fixed order.
+//! walked category by category for all its rows at once, in pieces that are added up in a fixed order.
 
 use rayon::prelude::*;
 
-use super::buffers::{FlowBuffer, tiles};
+use super::buffers::{FlowBuffer, pieces};
 use crate::backend::AdamStep;
 use crate::circuit::{BlockLayout, Circuit, Distribution, ParamKind, Smoothing};
 
 /// Categories of a table that one task walks.
-const TABLE_TILE: usize = 1024;
+const TABLE_PIECE: usize = 1024;
 
 /// A number that flows are kept as.
 pub(super) trait Count: Copy + Send + Sync {
@@ -154,13 +154,13 @@ fn update_weights<T: Count>(row: &mut [f32], flows: &[T], retain: f64, update: &
     }
 }
 
-/// A sum over eight lanes: fast, and always in the same order.
+/// Eight partial sums side by side: fast, and always in the same order.
 fn sum(terms: impl Iterator<Item = f64>) -> f64 {
-    let mut lanes = [0.0; 8];
+    let mut partials = [0.0; 8];
     for (i, term) in terms.enumerate() {
-        lanes[i % 8] += term;
+        partials[i % 8] += term;
     }
-    lanes.iter().sum()
+    partials.iter().sum()
 }
 
 /// All rows of a table `[cats × units]` at once.
@@ -182,8 +182,8 @@ fn update_table<T: Count>(
         .zip(&retained)
         .map(|(&mass, &r)| Coefficients::new(mass, cats, r, update.gain, update.smoothing))
         .collect();
-    let tile = TABLE_TILE * units;
-    theta.par_chunks_mut(tile).zip(flows.par_chunks(tile)).for_each(|(theta, flows)| {
+    let piece = TABLE_PIECE * units;
+    theta.par_chunks_mut(piece).zip(flows.par_chunks(piece)).for_each(|(theta, flows)| {
         for (theta, flows) in theta.chunks_exact_mut(units).zip(flows.chunks_exact(units)) {
             let row = theta.iter_mut().zip(flows).zip(&coefficients);
             for ((p, &f), coefficients) in row {
@@ -195,14 +195,14 @@ fn update_table<T: Count>(
     });
 }
 
-/// Column sums over the categories of a table: tiles in parallel, added up in their order.
+/// Column sums over the categories of a table: pieces in parallel, added up in their order.
 fn column_masses(units: usize, cats: usize, add_category: impl Fn(usize, &mut [f64]) + Sync) -> Vec<f64> {
-    let partial: Vec<Vec<f64>> = tiles(cats, TABLE_TILE)
+    let partial: Vec<Vec<f64>> = pieces(cats, TABLE_PIECE)
         .collect::<Vec<_>>()
         .into_par_iter()
-        .map(|tile| {
+        .map(|piece| {
             let mut masses = vec![0.0; units];
-            tile.for_each(|cat| add_category(cat, &mut masses));
+            piece.for_each(|cat| add_category(cat, &mut masses));
             masses
         })
         .collect();

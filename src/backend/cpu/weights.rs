@@ -3,9 +3,9 @@
 use super::gather::{Gather, Target, kept};
 use super::kernels::multiversion;
 use super::kernels::product::Matrix;
-use super::schedule::ParamTask;
+use super::scratch::{Phase, Scratch};
+use super::stages::ParamTask;
 use super::update::Coefficients;
-use super::worker::{Phase, Scratch};
 use crate::plan::Use;
 
 /// Rows that are multiplied at once.
@@ -16,15 +16,15 @@ pub(super) fn run(gather: Gather<'_>, task: &ParamTask, scratch: &mut Scratch) {
     let layout = gather.pass.circuit.layout().block(task.param);
     let (rows, cols) = (task.rows.len(), layout.stats_per_row);
     let [Use::Sum { gain, panel, .. }] = gather.pass.plan.uses[task.param.index()][..] else {
-        unreachable!("the schedule releases blocks of one use")
+        unreachable!("only blocks of one use are released")
     };
     let arithmetic = gather.pass.arithmetic;
     scratch.sums.prepare(arithmetic, rows, cols, DEPTH);
-    for chunk in gather.chunks.iter().filter(|chunk| !chunk.rows.is_empty()) {
+    for tile in gather.tiles.iter().filter(|tile| !tile.rows.is_empty()) {
         // SAFETY: every tile has passed this node, so G and the panel are final.
-        let (gains, values) = unsafe { (chunk.values.get(chunk.view(gain)), chunk.values.get(chunk.view(panel))) };
-        let gains = Matrix::new(&gains[task.rows.start..], chunk.rows.len(), rows, gain.buffer.units);
-        let values = Matrix::new(values, chunk.rows.len(), cols, panel.buffer.units);
+        let (gains, values) = unsafe { (tile.values.get(tile.view(gain)), tile.values.get(tile.view(panel))) };
+        let gains = Matrix::new(&gains[task.rows.start..], tile.rows.len(), rows, gain.buffer.units);
+        let values = Matrix::new(values, tile.rows.len(), cols, panel.buffer.units);
         scratch.sums.add(arithmetic, gains, values, &mut scratch.flow);
     }
     scratch.sums.finish(arithmetic, &mut scratch.flow);
@@ -41,16 +41,17 @@ pub(super) fn apply(gather: Gather<'_>, task: &ParamTask, sums: &[f32], top_down
     let layout = gather.pass.circuit.layout().block(task.param);
     let cols = layout.stats_per_row;
     let part = |start: usize| start + task.rows.start * cols..start + task.rows.end * cols;
-    // SAFETY: these rows belong to this task, and every tile is done with them.
+    // SAFETY: a row is in one task only (`pieces` in `Stages`, `Engine::shared_blocks`), and tasks run after every
+    // tile has passed the nodes that use the block (rule 2 of `turns`, or the end of the pass).
     let theta = unsafe { gather.theta.get_mut(part(layout.values.start)) };
     match gather.target {
         Target::Double(target) => {
-            // SAFETY: the same.
+            // SAFETY: the flows of these rows belong to this task, as the rows do.
             let flows = unsafe { target.get_mut(part(layout.stats.start)) };
             add_double(gather.pass.isa, theta, flows, sums);
         }
         Target::Single(target) => {
-            // SAFETY: the same.
+            // SAFETY: the flows of these rows belong to this task, as the rows do.
             let flows = unsafe { target.get_mut(part(layout.stats.start)) };
             let Some(fused) = gather.fused else {
                 return add_single(gather.pass.isa, theta, flows, sums, gather.keep);
@@ -97,7 +98,7 @@ fn add_single_body(theta: &[f32], flows: &mut [f32], sums: &[f32], keep: f32) {
 }
 
 /// Partial sums that run side by side: fast, accurate, and always in the same order.
-const LANES: usize = 32;
+const PARTIALS: usize = 32;
 
 #[inline(always)]
 fn add_and_move_body(
@@ -110,23 +111,23 @@ fn add_and_move_body(
 ) {
     let rows = theta.chunks_exact_mut(cols).zip(flows.chunks_exact_mut(cols)).zip(sums.chunks_exact(cols));
     for (row, ((theta, flows), sums)) in rows.enumerate() {
-        let (mut theta_lanes, mut flow_lanes) = ([0f32; LANES], [0f32; LANES]);
+        let (mut theta_partials, mut flow_partials) = ([0f32; PARTIALS], [0f32; PARTIALS]);
         let mut add = |theta: &[f32], flows: &mut [f32], sums: &[f32]| {
-            let lanes = theta_lanes.iter_mut().zip(&mut flow_lanes);
-            for (((f, &p), &s), (theta_lane, flow_lane)) in flows.iter_mut().zip(theta).zip(sums).zip(lanes) {
+            let partials = theta_partials.iter_mut().zip(&mut flow_partials);
+            for (((f, &p), &s), (theta_partial, flow_partial)) in flows.iter_mut().zip(theta).zip(sums).zip(partials) {
                 *f = kept(keep, *f) + p * s;
-                *theta_lane += p;
-                *flow_lane += *f;
+                *theta_partial += p;
+                *flow_partial += *f;
             }
         };
         let mut at = 0;
-        while at + LANES <= cols {
-            add(&theta[at..at + LANES], &mut flows[at..at + LANES], &sums[at..at + LANES]);
-            at += LANES;
+        while at + PARTIALS <= cols {
+            add(&theta[at..at + PARTIALS], &mut flows[at..at + PARTIALS], &sums[at..at + PARTIALS]);
+            at += PARTIALS;
         }
         add(&theta[at..], &mut flows[at..], &sums[at..]);
-        let total = |lanes: &[f32; LANES]| lanes.iter().map(|&x| f64::from(x)).sum::<f64>();
-        if let Some(coefficients) = move_row(row, total(&theta_lanes), total(&flow_lanes)) {
+        let total = |partials: &[f32; PARTIALS]| partials.iter().map(|&x| f64::from(x)).sum::<f64>();
+        if let Some(coefficients) = move_row(row, total(&theta_partials), total(&flow_partials)) {
             coefficients.apply(theta, flows);
         }
     }

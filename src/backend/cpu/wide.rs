@@ -27,7 +27,7 @@ pub(super) struct WideRow {
 impl WideRow {
     /// A row of ones.
     pub fn start(&mut self, units: usize) {
-        self.max = power(TOP - 1); // in [½, 1) of the top: no need to move it
+        self.max = two_to(TOP - 1); // in [½, 1) of the top: no need to move it
         self.numbers.clear();
         self.numbers.resize(units, self.max);
         self.scale = Scale { exponent: 1, ..Scale::UNIT };
@@ -55,7 +55,7 @@ impl WideRow {
     /// Takes `shift` bits from the numbers and gives them to the exponent. In two halves: where a zero has taken the
     /// leader away, whoever follows may be further behind than one power of two can lift.
     fn shift(&mut self, shift: i64) {
-        let (half, rest) = (power(-(shift / 2)), power(-(shift - shift / 2)));
+        let (half, rest) = (two_to(-(shift / 2)), two_to(-(shift - shift / 2)));
         let mut lost = 0;
         for x in &mut self.numbers {
             let before = *x;
@@ -87,8 +87,8 @@ impl WideRow {
         }
         let top = exponent_of(self.max);
         let exponent = exponent + top - TOP;
-        let tiny = power((top - TINY_BITS).max(BOTTOM));
-        let factor = power(-top);
+        let tiny = two_to((top - TINY_BITS).max(BOTTOM));
+        let factor = two_to(-top);
         let mut lost = 0;
         for (out, &x) in out.iter_mut().zip(&self.numbers) {
             lost |= u32::from(x < tiny) & u32::from(x > 0.0);
@@ -105,7 +105,7 @@ fn exponent_of(x: f64) -> i64 {
 }
 
 /// 2^exponent, for exponents of normal numbers.
-fn power(exponent: i64) -> f64 {
+fn two_to(exponent: i64) -> f64 {
     debug_assert!((-1022..=1023).contains(&exponent));
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }

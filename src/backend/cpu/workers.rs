@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::worker::Scratch;
+use super::scratch::Scratch;
 use crate::backend::PhaseSeconds;
 use crate::error::{Error, Result};
 

@@ -259,9 +259,9 @@ pub(super) struct LogPass {
 
 // SAFETY: `repr(C)`, all fields as on the device, no padding that is not named.
 unsafe impl DeviceRepr for Pass {}
-// SAFETY: as above.
+// SAFETY: `Update` is `repr(C)`, its fields are numbers and device pointers, and its padding is named.
 unsafe impl DeviceRepr for Update {}
-// SAFETY: as above.
+// SAFETY: `LogPass` is `repr(C)`, its fields are numbers and device pointers, and `pad` and `pad2` are its padding.
 unsafe impl DeviceRepr for LogPass {}
 
 /// A cell without a value; an item that is not there.

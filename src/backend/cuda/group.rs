@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::nccl::Communicator;
-use super::{CudaBackend, CudaOptions, NEXT_ID, foreign_handle};
+use super::{CudaBackend, CudaOptions, NEXT_ID};
 use crate::backend::{
-    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, Retain, RowsId, Tensor,
+    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain, Tensor,
 };
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
@@ -42,8 +42,8 @@ impl Member {
         FlowsId { backend: self.backend.id, index: index + OWN_FLOWS }
     }
 
-    fn rows(&self, index: u32) -> RowsId {
-        RowsId { backend: self.backend.id, index }
+    fn rows(&self, index: u32) -> ParamRowsId {
+        ParamRowsId { backend: self.backend.id, index }
     }
 
     /// The flows of a part of a batch, alone.
@@ -138,13 +138,11 @@ impl CudaGroup {
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<u32> {
-        let is_ours = id.backend == self.id && (id.index as usize) < self.precisions.len();
-        if is_ours { Ok(id.index) } else { Err(foreign_handle()) }
+        Ok(id.index_in(self.id, self.precisions.len())? as u32)
     }
 
-    fn rows_at(&self, id: RowsId) -> Result<u32> {
-        let is_ours = id.backend == self.id && (id.index as usize) < self.num_rows_buffers;
-        if is_ours { Ok(id.index) } else { Err(foreign_handle()) }
+    fn rows_at(&self, id: ParamRowsId) -> Result<u32> {
+        Ok(id.index_in(self.id, self.num_rows_buffers)? as u32)
     }
 }
 
@@ -208,12 +206,12 @@ impl Backend for CudaGroup {
         step.by_verbs(self, batch)
     }
 
-    fn top_down(&mut self, into: RowsId) -> Result<()> {
+    fn top_down(&mut self, into: ParamRowsId) -> Result<()> {
         let into = self.rows_at(into)?;
         self.each(|member| member.backend.top_down(member.rows(into)))
     }
 
-    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()> {
+    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: ParamRowsId) -> Result<()> {
         let (flows, into) = (self.flows_at(flows)?, self.rows_at(into)?);
         self.each(|member| member.backend.row_masses(member.flows(flows), gain, member.rows(into)))
     }
@@ -225,7 +223,7 @@ impl Backend for CudaGroup {
             retain.at_least.map(|rows| self.rows_at(rows)).transpose()?;
         }
         self.each(|member| {
-            let rows = |id: RowsId| member.rows(id.index);
+            let rows = |id: ParamRowsId| member.rows(id.index);
             let of_member =
                 |retain: Retain| Retain { rows: rows(retain.rows), at_least: retain.at_least.map(rows), ..retain };
             let (retain, retain_inputs) = (update.retain.map(of_member), update.retain_inputs.map(of_member));
@@ -233,7 +231,7 @@ impl Backend for CudaGroup {
         })
     }
 
-    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()> {
+    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: ParamRowsId) -> Result<()> {
         let (flows, rows) = (self.flows_at(flows)?, self.rows_at(top_down)?);
         self.each(|member| member.backend.gradient(member.flows(flows), gain, member.rows(rows)))
     }
@@ -261,10 +259,10 @@ impl Backend for CudaGroup {
         Ok(FlowsId { backend: self.id, index: (self.precisions.len() - 1) as u32 })
     }
 
-    fn new_rows(&mut self) -> Result<RowsId> {
+    fn new_rows(&mut self) -> Result<ParamRowsId> {
         self.each(|member| member.backend.new_rows().map(drop))?;
         self.num_rows_buffers += 1;
-        Ok(RowsId { backend: self.id, index: (self.num_rows_buffers - 1) as u32 })
+        Ok(ParamRowsId { backend: self.id, index: (self.num_rows_buffers - 1) as u32 })
     }
 
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()> {
@@ -277,7 +275,7 @@ impl Backend for CudaGroup {
         self.each(|member| member.backend.add_scaled(member.flows(flows), gain, member.flows(into)))
     }
 
-    fn blend_rows(&mut self, into: RowsId, keep: f64, rows: RowsId, gain: f64) -> Result<()> {
+    fn blend_rows(&mut self, into: ParamRowsId, keep: f64, rows: ParamRowsId, gain: f64) -> Result<()> {
         let (into, rows) = (self.rows_at(into)?, self.rows_at(rows)?);
         self.each(|member| member.backend.blend_rows(member.rows(into), keep, member.rows(rows), gain))
     }
@@ -286,7 +284,7 @@ impl Backend for CudaGroup {
         self.first().backend.flows(self.first().flows(self.flows_at(flows)?))
     }
 
-    fn rows(&self, rows: RowsId) -> Result<Vec<f64>> {
+    fn rows(&self, rows: ParamRowsId) -> Result<Vec<f64>> {
         self.first().backend.rows(self.first().rows(self.rows_at(rows)?))
     }
 
@@ -299,11 +297,11 @@ impl Backend for CudaGroup {
         self.each(|member| member.backend.load_flows(member.flows(flows), saved))
     }
 
-    fn save_rows(&self, rows: RowsId) -> Result<Tensor> {
+    fn save_rows(&self, rows: ParamRowsId) -> Result<Tensor> {
         self.first().backend.save_rows(self.first().rows(self.rows_at(rows)?))
     }
 
-    fn load_rows(&mut self, rows: RowsId, saved: &Tensor) -> Result<()> {
+    fn load_rows(&mut self, rows: ParamRowsId, saved: &Tensor) -> Result<()> {
         let rows = self.rows_at(rows)?;
         self.each(|member| member.backend.load_rows(member.rows(rows), saved))
     }

@@ -179,7 +179,8 @@ macro_rules! kernels {
                     let Some(config) = config(grid.into(), $m_threads) else { return Ok(()) };
                     let mut launch = self.stream.launch_builder(&self.$many[variant as usize]);
                     $(launch.arg(&$m_arg);)*
-                    // SAFETY: as above.
+                    // SAFETY: the variants of a kernel have one list of parameters, which a test compares with the
+                    // types of these arguments; pointers are those of `Slabs`, made large enough for the descriptors.
                     let launched = unsafe { launch.launch(config) };
                     launched.map(drop).map_err(|e| driver_error(concat!("launch of ", stringify!($many)), e))
                 }

@@ -47,7 +47,7 @@ use self::step::Clocks;
 use self::stream::{Device, Slab};
 use self::updates::{Retained, Updater, update};
 use super::{
-    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, PhaseSeconds, Retain, RowsId, Tensor,
+    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain, Tensor,
 };
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
@@ -144,20 +144,18 @@ impl CudaBackend {
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<usize> {
-        let index = id.index as usize;
-        if id.backend == self.id && index < self.flows.len() { Ok(index) } else { Err(foreign_handle()) }
+        id.index_in(self.id, self.flows.len())
     }
 
-    fn rows_at(&self, id: RowsId) -> Result<usize> {
-        let index = id.index as usize;
-        if id.backend == self.id && index < self.rows.len() { Ok(index) } else { Err(foreign_handle()) }
+    fn rows_at(&self, id: ParamRowsId) -> Result<usize> {
+        id.index_in(self.id, self.rows.len())
     }
 
     fn flow_ptr(&self, id: FlowsId) -> Result<FlowPtr> {
         Ok(self.flows[self.flows_at(id)?].ptr())
     }
 
-    fn row_ptr(&self, id: RowsId) -> Result<Ptr<f64>> {
+    fn row_ptr(&self, id: ParamRowsId) -> Result<Ptr<f64>> {
         Ok(self.rows[self.rows_at(id)?].ptr)
     }
 
@@ -208,10 +206,6 @@ impl CudaBackend {
         (self.feed, self.workspace, self.log_space) = (None, None, None);
         self.device.synchronize()
     }
-}
-
-fn foreign_handle() -> Error {
-    Error::state("a buffer handle belongs to another backend")
 }
 
 /// What the driver says, with what was being done.
@@ -310,12 +304,12 @@ impl Backend for CudaBackend {
         }
     }
 
-    fn top_down(&mut self, into: RowsId) -> Result<()> {
+    fn top_down(&mut self, into: ParamRowsId) -> Result<()> {
         let into = self.row_ptr(into)?;
         self.marginal_pass(into)
     }
 
-    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: RowsId) -> Result<()> {
+    fn row_masses(&mut self, flows: FlowsId, gain: f64, into: ParamRowsId) -> Result<()> {
         self.updater().row_masses(self.flow_ptr(flows)?, gain, self.row_ptr(into)?)
     }
 
@@ -335,7 +329,7 @@ impl Backend for CudaBackend {
         self.updater().em_update(flows, change(em.retain)?, change(em.retain_inputs)?)
     }
 
-    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: RowsId) -> Result<()> {
+    fn gradient(&mut self, flows: FlowsId, gain: f64, top_down: ParamRowsId) -> Result<()> {
         self.circuit.require_weights_only()?;
         self.updater().gradient(self.flow_ptr(flows)?, gain, self.row_ptr(top_down)?)
     }
@@ -376,10 +370,10 @@ impl Backend for CudaBackend {
         Ok(FlowsId { backend: self.id, index: (self.flows.len() - 1) as u32 })
     }
 
-    fn new_rows(&mut self) -> Result<RowsId> {
+    fn new_rows(&mut self) -> Result<ParamRowsId> {
         let rows = self.allocate(|b| b.device.zeros("a row buffer", b.program.params.num_rows))?;
         self.rows.push(rows);
-        Ok(RowsId { backend: self.id, index: (self.rows.len() - 1) as u32 })
+        Ok(ParamRowsId { backend: self.id, index: (self.rows.len() - 1) as u32 })
     }
 
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()> {
@@ -396,7 +390,7 @@ impl Backend for CudaBackend {
         self.kernels.add_scaled(precisions, Grid::over(n), from.ptr, gain, into.ptr, n as i64)
     }
 
-    fn blend_rows(&mut self, into: RowsId, keep: f64, rows: RowsId, gain: f64) -> Result<()> {
+    fn blend_rows(&mut self, into: ParamRowsId, keep: f64, rows: ParamRowsId, gain: f64) -> Result<()> {
         let (into, rows, n) = (self.row_ptr(into)?, self.row_ptr(rows)?, self.program.params.num_rows);
         self.kernels.blend_rows(Grid::over(n), into, keep, rows, gain, n as i64)
     }
@@ -409,7 +403,7 @@ impl Backend for CudaBackend {
         Ok(Flows::new(self.circuit.layout().clone(), values))
     }
 
-    fn rows(&self, rows: RowsId) -> Result<Vec<f64>> {
+    fn rows(&self, rows: ParamRowsId) -> Result<Vec<f64>> {
         self.device.download(self.row_ptr(rows)?, self.program.params.num_rows)
     }
 
@@ -422,11 +416,11 @@ impl Backend for CudaBackend {
         self.flows[flows].load(&self.device, &self.program.params, self.circuit.layout().num_stats(), saved)
     }
 
-    fn save_rows(&self, rows: RowsId) -> Result<Tensor> {
+    fn save_rows(&self, rows: ParamRowsId) -> Result<Tensor> {
         Ok(Tensor::F64(self.rows(rows)?))
     }
 
-    fn load_rows(&mut self, rows: RowsId, saved: &Tensor) -> Result<()> {
+    fn load_rows(&mut self, rows: ParamRowsId, saved: &Tensor) -> Result<()> {
         let rows = self.row_ptr(rows)?;
         match saved {
             Tensor::F64(values) if values.len() == self.program.params.num_rows => self.device.upload(values, rows),

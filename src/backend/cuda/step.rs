@@ -66,7 +66,7 @@ impl CudaBackend {
     /// into += gain · flows of a batch.
     pub(super) fn add_batch_flows(&mut self, batch: &Batch, gain: f64, target: FlowPtr) -> Result<BatchReport> {
         let most = self.prepare(batch.num_rows())?;
-        let mut report = new_report(batch);
+        let mut report = BatchReport::of(batch);
         for rows in pieces(batch.num_rows(), most) {
             let micro = MicroBatch { rows, gain, target, keep: 1.0, step: None };
             self.run_micro_batch(batch, &micro, &mut report)?;
@@ -77,7 +77,7 @@ impl CudaBackend {
     /// A whole EM step: flows of all micro-batches, and the update with those of the last.
     pub(super) fn fused_step(&mut self, batch: &Batch, step: &EmStep, target: FlowPtr) -> Result<BatchReport> {
         let most = self.prepare(batch.num_rows())?;
-        let mut report = new_report(batch);
+        let mut report = BatchReport::of(batch);
         let pieces: Vec<_> = pieces(batch.num_rows(), most).collect();
         let last = pieces.len() - 1;
         for (i, rows) in pieces.into_iter().enumerate() {
@@ -187,13 +187,7 @@ impl CudaBackend {
         let found = self.rescue(&lost, fed, Some(micro.target))?;
         for (lost, log_p) in lost.iter().zip(found) {
             report.rescued_rows += 1;
-            if log_p == f64::NEG_INFINITY {
-                report.impossible_rows += 1;
-            } else {
-                let weight = f64::from(batch.weight(micro.rows.start + lost.row as usize));
-                report.log_likelihood += weight * log_p;
-                report.possible_weight += weight;
-            }
+            report.add_row(f64::from(batch.weight(micro.rows.start + lost.row as usize)), log_p);
         }
         Ok(())
     }
@@ -297,10 +291,6 @@ impl CudaBackend {
             space: self.log_space.as_ref().expect("`prepare_log_space` comes before log space"),
         }
     }
-}
-
-fn new_report(batch: &Batch) -> BatchReport {
-    BatchReport { num_rows: batch.num_rows(), weight: batch.total_weight(), ..Default::default() }
 }
 
 /// Rows cut into pieces of at most `most`.

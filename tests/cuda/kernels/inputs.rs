@@ -170,7 +170,7 @@ fn values(typical: bool) {
                 let mut want: Vec<f32> =
                     (0..p.units as usize).map(|u| if cell == MISSING { 1.0 } else { at(cell as usize, u) }).collect();
                 let seen = scaled::extremes(&want);
-                let s = scaled::settle_row(&mut want, seen, Scale::UNIT);
+                let s = scaled::standardize_row(&mut want, seen, Scale::UNIT);
                 assert!(got.iter().zip(&want).all(|(a, b)| a.to_bits() == b.to_bits()), "row {r}");
                 assert_eq!((scale.exponent, scale.loss), (s.exponent, s.loss), "row {r}");
                 continue;

@@ -277,7 +277,7 @@ fn multiply(factors: &[Factor], units: usize, read: impl Fn(&From) -> Option<(Ve
     for factor in factors {
         let Some((values, factor_scale)) = read(&factor.from) else { continue };
         if let Some(Extremes { max, .. }) = seen.filter(|seen| seen.max < LOW_WATER) {
-            scale = scaled::settle_row(&mut out, Extremes { max, min: 0 }, scale);
+            scale = scaled::standardize_row(&mut out, Extremes { max, min: 0 }, scale);
         }
         scale = scale.times(factor_scale);
         let values: Vec<f32> = match &factor.map {
@@ -308,7 +308,7 @@ fn multiply(factors: &[Factor], units: usize, read: impl Fn(&From) -> Option<(Ve
         _ => {}
     }
     let seen = seen.unwrap_or_else(|| scaled::extremes(&out));
-    let scale = scaled::settle_row(&mut out, seen, scale);
+    let scale = scaled::standardize_row(&mut out, seen, scale);
     (out, scale)
 }
 

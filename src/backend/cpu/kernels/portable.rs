@@ -20,11 +20,11 @@ unsafe fn tile<const ROWS: usize, const TRANSPOSED: bool>(
 ) {
     let mut sums = [[0f32; WIDTH]; ROWS];
     for step in 0..depth {
-        // SAFETY: the caller's: `depth` steps of both operands are there.
+        // SAFETY: the caller has `depth` steps of the right operand, each of `WIDTH` numbers.
         let right = unsafe { &*right.add(step * right_stride).cast::<[f32; WIDTH]>() };
         for (row, sums) in sums.iter_mut().enumerate() {
             let at = if TRANSPOSED { step * left_stride + row } else { row * left_stride + step };
-            // SAFETY: the same.
+            // SAFETY: the caller has `ROWS` rows and `depth` steps of the left operand, `left_stride` apart.
             let left = unsafe { *left.add(at) };
             sums.iter_mut().zip(right).for_each(|(sum, right)| *sum += left * right);
         }

@@ -213,7 +213,7 @@ unsafe fn drive<U: TileUnit>(
     assert!(out.rows == left.side && out.cols == right.side && left.depth == right.depth, "shapes of a matrix product");
     let terms = [(&left.high, &right.high), (&left.high, &right.low), (&left.low, &right.high)];
     let terms = &terms[..precision.num_terms()];
-    // SAFETY: the caller's.
+    // SAFETY: `begin` asks for the unit and for nobody else to use it, which is what the caller promises here.
     let mut unit = unsafe { U::begin() };
     for col in (0..out.cols).step_by(2 * SIDE) {
         for row in (0..out.rows).step_by(2 * SIDE) {
@@ -345,7 +345,7 @@ pub(super) unsafe fn self_test<U: TileUnit>() -> bool {
     left.left(arithmetic, Matrix::new(&a, SIDES, DEPTH, DEPTH));
     right.right(arithmetic, Matrix::new(&b, DEPTH, SIDES, SIDES));
     let mut out = [1f32; SIDES * SIDES];
-    // SAFETY: the caller's.
+    // SAFETY: `drive` asks for what `begin` does, and the caller promises that.
     unsafe { drive::<U>(Precision::Bf16, MatrixMut::new(&mut out, SIDES, SIDES, SIDES), true, &left, &right) };
     let want = |i: usize, j: usize| (0..DEPTH).map(|k| a[i * DEPTH + k] * b[k * SIDES + j]).sum::<f32>();
     (0..SIDES * SIDES).all(|at| out[at] == 1.0 + want(at / SIDES, at % SIDES))
@@ -389,7 +389,7 @@ pub(super) mod tests {
 
         unsafe fn load<const T: u8>(&mut self, from: *const u8, stride: usize) {
             for (i, row) in self.tiles[T as usize].iter_mut().enumerate() {
-                // SAFETY: the caller's.
+                // SAFETY: the caller has `SIDE` rows of `ROW_BYTES`, `stride` apart.
                 *row = unsafe { from.add(i * stride).cast::<[u8; ROW_BYTES]>().read() };
             }
         }
@@ -413,7 +413,7 @@ pub(super) mod tests {
 
         unsafe fn store<const T: u8>(&self, to: *mut u8, stride: usize) {
             for (i, row) in self.tiles[T as usize].iter().enumerate() {
-                // SAFETY: the caller's.
+                // SAFETY: the caller has room for `SIDE` rows of `ROW_BYTES`, `stride` apart.
                 unsafe { to.add(i * stride).cast::<[u8; ROW_BYTES]>().write(*row) };
             }
         }
@@ -429,15 +429,15 @@ pub(super) mod tests {
         }
 
         unsafe fn zero<const T: u8>(&mut self) {
-            // SAFETY: the same.
+            // SAFETY: a model is always there, and its tiles are its own.
             unsafe { self.0.zero::<T>() }
         }
 
         unsafe fn load<const T: u8>(&mut self, from: *const u8, stride: usize) {
             match FAULT {
-                // SAFETY: the same; the first row is there as often as one likes.
+                // SAFETY: the caller has the first row, and a stride of zero reads that one each time.
                 0 => unsafe { self.0.load::<T>(from, 0) },
-                // SAFETY: the same, and the caller's.
+                // SAFETY: the caller has `SIDE` rows at this stride.
                 _ => unsafe { self.0.load::<T>(from, stride) },
             }
             if FAULT == 1 {
@@ -458,7 +458,7 @@ pub(super) mod tests {
         }
 
         unsafe fn store<const T: u8>(&self, to: *mut u8, stride: usize) {
-            // SAFETY: the same, and the caller's.
+            // SAFETY: the caller has room for `SIDE` rows at this stride.
             unsafe { self.0.store::<T>(to, stride) }
         }
     }

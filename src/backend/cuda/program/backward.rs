@@ -74,7 +74,7 @@ impl Backward {
         // Whether the first to push into a buffer make it up as a whole; otherwise it is cleared and all add to it.
         let is_set: Vec<bool> = inflows.iter().map(is_set_by_first).collect();
         for (i, inflow) in inflows.iter().enumerate() {
-            let is_root = plan.root_flow.scale == i;
+            let is_root = plan.root_flow.id == i;
             let is_reached = !inflow.pushes.is_empty() || !inflow.pulls.is_empty();
             if let Some(buffer) = inflow.buffer
                 && !is_root
@@ -171,18 +171,18 @@ impl Backward {
 fn schedule(plan: &Plan, num_buffers: usize) -> (Vec<Inflow<'_>>, Vec<Vec<Queued<'_>>>) {
     let mut inflows = vec![Inflow::default(); num_buffers];
     let mut queues: Vec<Vec<Queued<'_>>> = Vec::new();
-    inflows[plan.root_flow.scale].buffer = Some(plan.root_flow);
+    inflows[plan.root_flow.id].buffer = Some(plan.root_flow);
     // Parents come after their children: what flows into a step's buffer has been met before the step itself.
     for step in plan.steps.iter().rev() {
         match step {
             Step::Input(_) => {}
             Step::Product(product) => {
                 let flow = product.flow.expect("in a whole plan every product has a flow");
-                inflows[flow.scale].buffer = Some(flow);
-                let level = inflows[flow.scale].level;
+                inflows[flow.id].buffer = Some(flow);
+                let level = inflows[flow.id].level;
                 for factor in &product.factors {
                     if let Some(target) = factor.flow {
-                        let inflow = &mut inflows[target.buffer.scale];
+                        let inflow = &mut inflows[target.buffer.id];
                         (inflow.buffer, inflow.level) = (Some(target.buffer), inflow.level.max(level + 1));
                         inflow.pulls.push((product, factor));
                     }
@@ -190,8 +190,8 @@ fn schedule(plan: &Plan, num_buffers: usize) -> (Vec<Inflow<'_>>, Vec<Vec<Queued
             }
             Step::Sum(sum) => {
                 let flow = sum.flow.expect("in a whole plan every sum has a flow");
-                inflows[flow.scale].buffer = Some(flow);
-                let level = inflows[flow.scale].level;
+                inflows[flow.id].buffer = Some(flow);
+                let level = inflows[flow.id].level;
                 if queues.len() <= level {
                     queues.resize_with(level + 1, Vec::new);
                 }
@@ -210,7 +210,7 @@ fn schedule(plan: &Plan, num_buffers: usize) -> (Vec<Inflow<'_>>, Vec<Vec<Queued
                         queues[level].push(Queued { sum, group, targets, wave, is_again: i > 0 });
                     }
                     group.targets.iter().for_each(|(target, _)| {
-                        inflows[target.buffer.scale].buffer = Some(target.buffer);
+                        inflows[target.buffer.id].buffer = Some(target.buffer);
                     });
                 }
             }
@@ -226,7 +226,7 @@ fn apart(group: &PlanGroup) -> Vec<Vec<(usize, Columns)>> {
     let mut col = 0;
     for (i, (target, start)) in group.targets.iter().enumerate() {
         let units = group.gathered.get(i).map_or(group.panel.units, |view| view.units);
-        let columns = Columns { buffer: target.buffer.scale, start: *start, units };
+        let columns = Columns { buffer: target.buffer.id, start: *start, units };
         let is_free = |part: &Vec<(usize, Columns)>| !part.iter().any(|(_, other)| other.overlaps(&columns));
         match parts.iter().position(is_free) {
             Some(part) => parts[part].push((col, columns)),

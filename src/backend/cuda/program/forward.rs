@@ -223,8 +223,8 @@ fn levels(plan: &Plan, num_buffers: usize) -> (Vec<&InputStep>, Vec<LevelSteps<'
                 (sum.groups.iter().flat_map(of_group).collect(), sum.value)
             }
         };
-        let level = reads.iter().map(|b| level_of[b.scale]).max().unwrap_or(0) + 1;
-        level_of[value.scale] = level;
+        let level = reads.iter().map(|b| level_of[b.id]).max().unwrap_or(0) + 1;
+        level_of[value.id] = level;
         if levels.len() < level {
             levels.resize(level, LevelSteps::default());
         }

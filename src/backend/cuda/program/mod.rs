@@ -158,7 +158,7 @@ impl Spaces {
     }
 
     fn of(&self, buffer: plan::Buffer) -> Buffer {
-        let i = buffer.scale;
+        let i = buffer.id;
         Buffer { at: self.at[i] as i64, ld: self.ld[i] as i32, scale: i as i32 }
     }
 }
@@ -167,10 +167,10 @@ impl Spaces {
 fn sizes(buffers: impl Iterator<Item = plan::Buffer>) -> Vec<usize> {
     let mut sizes = Vec::new();
     for buffer in buffers {
-        if sizes.len() <= buffer.scale {
-            sizes.resize(buffer.scale + 1, 0);
+        if sizes.len() <= buffer.id {
+            sizes.resize(buffer.id + 1, 0);
         }
-        sizes[buffer.scale] = buffer.units;
+        sizes[buffer.id] = buffer.units;
     }
     sizes
 }

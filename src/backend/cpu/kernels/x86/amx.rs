@@ -99,7 +99,7 @@ pub(in crate::backend::cpu::kernels) struct Amx(());
 
 impl TileUnit for Amx {
     unsafe fn begin() -> Self {
-        // SAFETY: the caller's: the instruction is there. It reads 64 bytes.
+        // SAFETY: the caller has found the instruction. It reads 64 bytes, the size of `CONFIG`.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, preserves_flags)) };
         Self(())
     }
@@ -112,7 +112,7 @@ impl TileUnit for Amx {
 
     #[inline(always)]
     unsafe fn load<const T: u8>(&mut self, from: *const u8, stride: usize) {
-        // SAFETY: the same; 16 rows of 64 bytes are there, by the caller.
+        // SAFETY: tiles are configured, because `self` is; the caller has 16 rows of 64 bytes at `from`.
         unsafe {
             asm!(
                 "tileloadd tmm{t}, [{from} + 1*{stride}]",
@@ -136,7 +136,7 @@ impl TileUnit for Amx {
 
     #[inline(always)]
     unsafe fn store<const T: u8>(&self, to: *mut u8, stride: usize) {
-        // SAFETY: the same; there is room for 16 rows of 64 bytes, by the caller.
+        // SAFETY: tiles are configured, because `self` is; the caller has room for 16 rows of 64 bytes at `to`.
         unsafe {
             asm!(
                 "tilestored [{to} + 1*{stride}], tmm{t}",

@@ -59,7 +59,7 @@ macro_rules! multiversion {
             match isa.level() {
                 // SAFETY: an `Isa` of this level exists only where `detect` has found its features.
                 Level::Avx512 | Level::Amx => unsafe { avx512($($arg),*) },
-                // SAFETY: the same.
+                // SAFETY: `detect` gives this level only where it has found AVX2 and FMA.
                 Level::Avx2 => unsafe { avx2($($arg),*) },
                 Level::Scalar => $body($($arg),*),
             }

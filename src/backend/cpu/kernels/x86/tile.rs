@@ -1,11 +1,11 @@
 //! The matrix tile of the vector instruction sets: the same loops with other registers.
 
 /// Defines `tile::<ROWS, TRANSPOSED>`, see [`Tile`](crate::backend::cpu::kernels::Tile): `ROWS` rows of two vectors of
-/// `$lanes` numbers each, four steps of depth at a time. Named are the features that it needs and the instructions it
+/// `$vector` numbers each, four steps of depth at a time. Named are the features that it needs and the instructions it
 /// is made of.
 macro_rules! matrix_tile {
     (
-        $features:literal, $lanes:literal:
+        $features:literal, $vector:literal:
         $zero:path, $load:path, $store:path, $broadcast:path, $multiply_add:path, $add:path
     ) => {
         #[target_feature(enable = $features)]
@@ -22,13 +22,13 @@ macro_rules! matrix_tile {
         ) {
             // SAFETY: the caller's: the instruction set is there, and so is all that the shapes reach.
             unsafe {
-                let right_stride = if TRANSPOSED { right_stride } else { 2 * $lanes };
+                let right_stride = if TRANSPOSED { right_stride } else { 2 * $vector };
                 let mut low = [$zero(); ROWS];
                 let mut high = [$zero(); ROWS];
                 macro_rules! step {
                     ($ahead:expr) => {
                         let right_low = $load(right.add(right_stride * $ahead));
-                        let right_high = $load(right.add(right_stride * $ahead + $lanes));
+                        let right_high = $load(right.add(right_stride * $ahead + $vector));
                         for row in 0..ROWS {
                             let at = if TRANSPOSED { row + $ahead * left_stride } else { row * left_stride + $ahead };
                             let left = $broadcast(*left.add(at));
@@ -55,10 +55,10 @@ macro_rules! matrix_tile {
                     let out = out.add(row * out_stride);
                     if accumulate {
                         low[row] = $add(low[row], $load(out));
-                        high[row] = $add(high[row], $load(out.add($lanes)));
+                        high[row] = $add(high[row], $load(out.add($vector)));
                     }
                     $store(out, low[row]);
-                    $store(out.add($lanes), high[row]);
+                    $store(out.add($vector), high[row]);
                 }
             }
         }

@@ -3,17 +3,17 @@
 //! How rows are cut into tiles depends on the batch alone, so the bits do not depend on the number of threads; where
 //! the cut does not show in the bits either, there are tiles for all threads and no more than that ([`lanes`]). Tiles
 //! are independent of each other; within a tile the steps of the plan run one after the other, on whatever thread.
-//! Values and flows are read by other threads as soon as they are final (`schedule`).
+//! Values and flows are read by other threads as soon as they are final (`turns`).
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::buffers::tiles as tiles_of;
+use super::buffers::pieces;
 use super::kernels::Arithmetic;
 use super::kernels::flow_sums::{FlowSums, SHORT_DEPTH};
 use super::scaled::{NO_LOSS, Scale};
-use super::schedule::Schedule;
 use super::shared::SharedBuffer;
+use super::stages::Stages;
 use crate::data::Batch;
 use crate::plan::{Buffer, Plan, View};
 
@@ -21,7 +21,7 @@ use crate::plan::{Buffer, Plan, View};
 pub(super) const MISSING: u32 = u32::MAX;
 
 /// Values, flows and scales of some rows of a batch.
-pub(super) struct Chunk {
+pub(super) struct Tile {
     /// Which rows of the batch.
     pub rows: Range<usize>,
     /// Whether one more row follows in which every variable is missing: its flows are the top-down probabilities, and
@@ -76,7 +76,7 @@ impl TiedFlows {
     }
 }
 
-impl Chunk {
+impl Tile {
     pub fn new() -> Self {
         Self {
             rows: 0..0,
@@ -119,11 +119,11 @@ impl Chunk {
     }
 
     /// Starts the sums over its rows at zero.
-    pub fn prepare_sums(&mut self, schedule: &Schedule, arithmetic: Arithmetic) {
+    pub fn prepare_sums(&mut self, stages: &Stages, arithmetic: Arithmetic) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        state.tied.resize_with(schedule.tied_shapes.len(), TiedFlows::default);
-        state.tied.iter_mut().zip(&schedule.tied_shapes).for_each(|(flows, &shape)| flows.prepare(arithmetic, shape));
-        state.occupancy.resize_with(schedule.large_tables.len(), Vec::new);
+        state.tied.resize_with(stages.tied_shapes.len(), TiedFlows::default);
+        state.tied.iter_mut().zip(&stages.tied_shapes).for_each(|(flows, &shape)| flows.prepare(arithmetic, shape));
+        state.occupancy.resize_with(stages.large_tables.len(), Vec::new);
         state.occupancy.iter_mut().for_each(Vec::clear);
     }
 
@@ -173,7 +173,7 @@ impl Chunk {
     /// Where a buffer's scales lie in `scales`.
     pub fn scale_span(&self, buffer: Buffer) -> Range<usize> {
         let rows = self.num_rows();
-        buffer.scale * rows..(buffer.scale + 1) * rows
+        buffer.id * rows..(buffer.id + 1) * rows
     }
 }
 
@@ -181,7 +181,7 @@ impl Chunk {
 /// and of how many tiles the threads want only where that is said, because there the cut does not show in the results.
 ///
 /// At least four lanes to share where there are rows enough, and no more rows than keep the operands of a matrix
-/// product in the second cache. Where a tile goes forwards and back at once (`Schedule::is_released_at_end`), it has no
+/// product in the second cache. Where a tile goes forwards and back at once (`Stages::is_released_at_end`), it has no
 /// more rows than the last cache holds the values of, if those are enough for a matrix product; the tiles of a lane
 /// follow each other in the same memory.
 pub(super) fn lanes(
@@ -197,7 +197,7 @@ pub(super) fn lanes(
         // what is multiplied at once, so that sums over rows do not depend on it.
         let wide = 2 * SHORT_DEPTH;
         let rows = if num_rows.div_ceil(wide) >= wanted { wide } else { SHORT_DEPTH };
-        return tiles_of(num_rows, rows).map(|tile| vec![tile]).collect();
+        return pieces(num_rows, rows).map(|tile| vec![tile]).collect();
     }
     let most = if is_round_trip { MOST_LANES } else { usize::MAX };
     let count = num_rows.div_ceil(MOST_TILE_ROWS).clamp(num_rows.clamp(1, LEAST_LANES), most);
@@ -206,10 +206,10 @@ pub(super) fn lanes(
     let cut = |lane: Range<usize>| {
         let len = lane.len();
         let tiles = if is_round_trip { len.div_ceil(rows).max(1) } else { 1 };
-        let cut = tiles_of(len, len.div_ceil(tiles).max(1));
+        let cut = pieces(len, len.div_ceil(tiles).max(1));
         cut.map(move |tile| lane.start + tile.start..lane.start + tile.end).collect()
     };
-    tiles_of(num_rows, num_rows.div_ceil(count).max(1)).map(cut).collect()
+    pieces(num_rows, num_rows.div_ceil(count).max(1)).map(cut).collect()
 }
 
 /// A multiple of the heights of all matrix kernels.
