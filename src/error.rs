@@ -74,6 +74,12 @@ impl Error {
         Self { kind: ErrorKind::Unsupported, message: message.into() }
     }
 
+    /// Something that a smaller build has been made without.
+    #[allow(dead_code)] // a build with everything never says so
+    pub(crate) fn not_built(what: &str, feature: &str) -> Self {
+        Self::unsupported(format!("{what} is not in this build: it needs the feature \"{feature}\""))
+    }
+
     pub(crate) fn device(message: impl Into<String>) -> Self {
         Self { kind: ErrorKind::Device, message: message.into() }
     }

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::cpu;
-use super::cuda::{self, CudaPrecision};
+#[cfg(feature = "cuda")]
+use super::cuda::{CudaPrecision, check_device};
 use crate::error::{Error, Result};
 
 /// A device, as somebody asks for it.
@@ -51,17 +52,23 @@ impl Device {
     pub fn settle(self) -> Result<(Self, Option<String>)> {
         match self {
             Self::Cpu => Ok((Self::Cpu, None)),
-            Self::Cuda(ordinal) => cuda::check_device(ordinal).map(|()| (self, None)),
+            Self::Cuda(ordinal) => check_device(ordinal).map(|()| (self, None)),
             Self::CudaGroup(ordinals) => {
-                ordinals.iter().try_for_each(cuda::check_device)?;
+                ordinals.iter().try_for_each(check_device)?;
                 Ok((self, None))
             }
-            Self::Auto => Ok(match cuda::check_device(0) {
+            Self::Auto => Ok(match check_device(0) {
                 Ok(()) => (Self::Cuda(0), None),
                 Err(why) => (Self::Cpu, Some(why.to_string())),
             }),
         }
     }
+}
+
+/// No GPU can be used by a build that has no backend for it.
+#[cfg(not(feature = "cuda"))]
+fn check_device(_ordinal: usize) -> Result<()> {
+    Err(Error::not_built("CUDA", "cuda"))
 }
 
 impl FromStr for Device {
@@ -142,6 +149,8 @@ impl TrainingPrecision {
     }
 
     /// On a GPU.
+    #[cfg(feature = "cuda")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cuda")))]
     pub fn on_cuda(self) -> CudaPrecision {
         match self {
             Self::F32 => CudaPrecision::F32,

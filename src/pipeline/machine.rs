@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use crate::backend::cpu::{CpuBackend, CpuOptions, IsaCap};
+#[cfg(feature = "cuda")]
 use crate::backend::cuda::{CudaBackend, CudaGroup, CudaOptions};
 use crate::backend::{Backend, Device, TrainingPrecision};
 use crate::circuit::{Circuit, Params};
+#[cfg(not(feature = "cuda"))]
+use crate::error::Error;
 use crate::error::{ErrorKind, Result};
 
 /// The device and what it may use.
@@ -94,6 +97,7 @@ impl Machine {
 
     fn put(&self, device: Device, why: Option<String>, circuit: Arc<Circuit>, params: &Params) -> Result<Placed> {
         let precision = self.precision.unwrap_or(TrainingPrecision::default_of(device));
+        #[cfg(feature = "cuda")]
         let mut options = CudaOptions { device: 0, memory_budget: self.memory_budget, precision: precision.on_cuda() };
         match device {
             Device::Auto | Device::Cpu => {
@@ -101,11 +105,15 @@ impl Machine {
                 let precision = if precision == TrainingPrecision::Tf32 { TrainingPrecision::F32 } else { precision };
                 Ok(Placed { backend, device: device.to_string(), why, precision })
             }
+            #[cfg(not(feature = "cuda"))]
+            Device::Cuda(_) | Device::CudaGroup(_) => Err(Error::not_built("CUDA", "cuda")),
+            #[cfg(feature = "cuda")]
             Device::Cuda(ordinal) => {
                 options.device = ordinal;
                 let backend = Box::new(CudaBackend::new(circuit, params, &options)?);
                 Ok(Placed { device: backend.device_name(), backend, why, precision })
             }
+            #[cfg(feature = "cuda")]
             Device::CudaGroup(ordinals) => {
                 let devices: Vec<usize> = ordinals.iter().collect();
                 let backend = Box::new(CudaGroup::new(&circuit, params, &options, &devices)?);

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Fields, Schema};
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
 use parquet::DecodeResult;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
@@ -23,10 +22,11 @@ use parquet::basic::Compression;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaDataReader};
 
-use super::columns::{Binding, Columns, IMAGE_BYTES, Reading, RecordKind};
+use super::binding::{Binding, IMAGE_BYTES};
+use super::columns::{Columns, Reading, RecordKind};
 use super::cuts::{Cut, Cuts, MAX_PIECE_ROWS};
 use super::parquet_pages::check_pages;
-use super::store::Shard;
+use super::store::{Shard, side_by_side};
 use super::{Block, BlockSource, BoxFuture, Fetched, Manifest, Piece, Positions, ReadLimits};
 use crate::caught::quietly;
 use crate::error::{Error, Result};
@@ -71,11 +71,11 @@ struct RowGroup {
 impl ParquetSource {
     /// Reads the footers of all shards and finds the columns in each.
     pub async fn open(shards: Vec<Shard>, columns: &Columns) -> Result<Self> {
-        let opened = stream::iter(shards).map(|shard| async move {
+        let opened = shards.into_iter().map(|shard| async move {
             let footer = read_footer(&shard).await?;
-            Ok::<_, Error>((shard.entry().await?, shard, footer))
+            Ok((shard.entry().await?, shard, footer))
         });
-        let opened: Vec<_> = opened.buffered(REQUESTS).try_collect().await?;
+        let opened = side_by_side(opened, REQUESTS).await?;
         let (mut entries, mut files) = (Vec::new(), Vec::new());
         let mut bindings: Vec<Binding> = Vec::new();
         for (entry, shard, footer) in opened {
@@ -162,8 +162,8 @@ impl ParquetSource {
     async fn fetch_block(&self, block: usize, limits: ReadLimits) -> Result<Fetched> {
         let group = &self.row_groups[block];
         let file = &self.files[group.file];
-        let fetched = stream::iter(group.ranges.clone()).map(|range| file.shard.range(range)).buffered(REQUESTS);
-        let buffers: Vec<Bytes> = fetched.try_collect().await?;
+        let fetched = group.ranges.clone().into_iter().map(|range| file.shard.range(range));
+        let buffers: Vec<Bytes> = side_by_side(fetched, REQUESTS).await?;
         let num_rows = group.rows.end - group.rows.start;
         let row_bytes = (self.blocks[block].bytes / num_rows).max(1);
         let mut piece_rows = (limits.piece_bytes as u64 / row_bytes).clamp(1, MAX_PIECE_ROWS);
