@@ -1,8 +1,8 @@
 //! Metrics: what they are called, what they count, and what question they answer.
 //!
 //! Names are constants here and nowhere else. They are recorded once a batch, through the `metrics` facade, which costs
-//! next to nothing while nobody listens; [`install`] makes this process listen, [`Registry::render`] writes what it heard
-//! as Prometheus text, and `serve` (feature `cli`) shows that over HTTP.
+//! next to nothing while nobody listens; [`install`] makes this process listen, [`Registry::render`] writes what it
+//! heard as Prometheus text, and `serve` (feature `cli`) shows that over HTTP.
 
 mod registry;
 #[cfg(feature = "cli")]

@@ -210,7 +210,7 @@ impl Shard {
     }
 }
 
-/// Some bytes of a local file, read on a blocking worker. The file is open no longer than that: a run may have thousands.
+/// Some bytes of a local file, read on a blocking worker. It is open no longer than that: a run may have thousands.
 async fn read_file(path: PathBuf, range: Range<u64>) -> Fetch<Bytes> {
     let read = move || {
         let mut bytes = Vec::with_capacity((range.end - range.start) as usize);

@@ -1,8 +1,8 @@
 //! Keeps what was recorded, and writes it as Prometheus text.
 //!
-//! A [`Registry`] is a recorder of the `metrics` facade. Counters and gauges are atomics, a histogram is a lock around a
-//! few numbers: they are touched once per batch. The text has counters, gauges and histograms, each by name, so that two
-//! looks at one state are the same text. Served by `server`.
+//! A [`Registry`] is a recorder of the `metrics` facade. Counters and gauges are atomics, a histogram is a lock around
+//! a few numbers: they are touched once per batch. The text has counters, gauges and histograms, each by name, so that
+//! two looks at one state are the same text. Served by `server`.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};

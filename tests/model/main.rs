@@ -13,3 +13,4 @@ mod precision;
 mod pyjuice;
 mod specs;
 mod states_in_use;
+mod walls;
