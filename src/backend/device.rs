@@ -196,6 +196,17 @@ mod tests {
         }
     }
 
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn without_its_feature_a_gpu_is_refused_and_auto_says_why_it_is_the_cpu() {
+        let wanted = "CUDA is not in this build: it needs the feature \"cuda\"";
+        assert_eq!(Device::Auto.settle().unwrap(), (Device::Cpu, Some(wanted.to_string())));
+        assert_eq!(Device::Cpu.settle().unwrap(), (Device::Cpu, None));
+        for name in ["cuda:0", "cuda:0,1"] {
+            assert_eq!(name.parse::<Device>().unwrap().settle().unwrap_err().to_string(), wanted);
+        }
+    }
+
     #[test]
     fn precisions_have_the_names_they_are_stored_by() {
         for (name, precision) in TrainingPrecision::NAMES {

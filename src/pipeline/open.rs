@@ -464,3 +464,27 @@ impl IndexedSource for HeldOutRows {
         self.synthetic.gather(&rows)
     }
 }
+
+#[cfg(all(test, not(feature = "parquet"), not(feature = "images")))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_left_out_of_the_build_is_refused_by_the_name_of_its_feature() {
+        let decode = DecodeSpec::default();
+        for (format, wanted) in [
+            (Format::Parquet, "files: Parquet is not in this build: it needs the feature \"parquet\""),
+            (Format::Arrow, "format: Arrow is not in this build: it needs the feature \"parquet\""),
+        ] {
+            let spec = SourceSpec { files: vec!["a".into()], format: Some(format), ..SourceSpec::default() };
+            let error = open_source(&spec, &decode, 1 << 20, None).await.unwrap_err();
+            assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Unsupported, wanted));
+        }
+        let text = "[source.synthetic]\nkind = \"hmm\"\nnum_vars = 4\ncats = 3\nlatents = 2\nseed = 1\nrows = 8";
+        let spec = crate::pipeline::spec::PipelineSpec::parse(text, "x.toml").unwrap();
+        let opened = open_source(&spec.source, &decode, 1 << 20, None).await.unwrap();
+        let images = DecodeSpec { kind: Some(DecodeKind::Image), ..DecodeSpec::default() };
+        let error = open_decoder(&images, &opened).await.err().expect("there are no images");
+        assert_eq!(error.to_string(), "kind: image is not in this build: it needs the feature \"images\"");
+    }
+}
