@@ -109,6 +109,12 @@ impl Error {
         Self::io(&path.display().to_string(), source).with_path(path)
     }
 
+    /// Something that a smaller build has been made without.
+    #[allow(dead_code)] // a build with everything never says so
+    pub(crate) fn not_built(what: &str, feature: &str) -> Self {
+        Self::unsupported(format!("{what} is not in this build: it needs the feature \"{feature}\""))
+    }
+
     /// What sort of failure this is.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

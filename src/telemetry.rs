@@ -1,14 +1,18 @@
 //! Metrics: what they are called, what they count, and what question they answer.
 //!
-//! Names are constants here and nowhere else. They are recorded once per batch, through the `metrics` facade, which
-//! costs almost nothing without a listener; [`install`] makes this process listen, [`serve`] shows what it heard to
-//! Prometheus.
+//! Names are constants here and nowhere else. They are recorded once a batch, through the `metrics` facade, which costs
+//! next to nothing while nobody listens; [`install`] makes this process listen, [`Registry::render`] writes what it
+//! heard as Prometheus text, and `serve` (feature `cli`) shows that over HTTP.
 
+mod registry;
+#[cfg(feature = "cli")]
 mod server;
 
 use metrics::Unit;
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
+pub use registry::Registry;
+#[cfg(feature = "cli")]
+#[cfg_attr(docsrs, doc(cfg(feature = "cli")))]
 pub use server::{Server, parse_address, serve};
 
 use crate::error::{Error, Result};
@@ -150,9 +154,6 @@ const fn histogram(name: &'static str, unit: Unit, meaning: &'static str) -> Met
     Metric { name, kind: Kind::Histogram, unit, meaning }
 }
 
-/// Steps take from a millisecond to a minute.
-const STEP_BUCKETS: [f64; 14] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 180.0];
-
 /// Tells the recorder in use what every metric means.
 pub fn describe_all() {
     for Metric { name, kind, unit, meaning } in METRICS {
@@ -165,19 +166,12 @@ pub fn describe_all() {
 }
 
 /// Makes this process keep its metrics. Once: a second recorder is refused.
-pub fn install() -> Result<PrometheusHandle> {
-    let recorder = builder()?.build_recorder();
-    let handle = recorder.handle();
-    metrics::set_global_recorder(recorder)
+pub fn install() -> Result<Registry> {
+    let registry = Registry::default();
+    metrics::set_global_recorder(registry.clone())
         .map_err(|_| Error::unsupported("metrics are recorded already; a process keeps them once"))?;
     describe_all();
-    Ok(handle)
-}
-
-fn builder() -> Result<PrometheusBuilder> {
-    PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Full(STEP_SECONDS.to_string()), &STEP_BUCKETS)
-        .map_err(|e| Error::option(format!("{STEP_SECONDS}: {e}")))
+    Ok(registry)
 }
 
 #[cfg(test)]
@@ -201,16 +195,15 @@ mod tests {
 
     #[test]
     fn what_was_recorded_is_rendered_with_its_meaning() {
-        let recorder = builder().unwrap().build_recorder();
-        let handle = recorder.handle();
-        metrics::with_local_recorder(&recorder, || {
+        let registry = Registry::default();
+        metrics::with_local_recorder(&registry, || {
             describe_all();
             metrics::counter!(ROWS).increment(512);
             metrics::gauge!(STAGE_WAIT, STAGE => "decode", SIDE => "input").set(2.5);
             metrics::gauge!(VALID_LL).set(-3.5);
             metrics::histogram!(STEP_SECONDS).record(0.02);
         });
-        let text = handle.render();
+        let text = registry.render();
         for line in [
             "# HELP anemone_rows_total rows learned from",
             "# TYPE anemone_rows_total counter",

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::cpu;
-use super::cuda::{self, CudaPrecision};
+#[cfg(feature = "cuda")]
+use super::cuda::{CudaPrecision, check_device};
 use crate::error::{Error, Result};
 
 /// A device, as somebody asks for it.
@@ -51,17 +52,23 @@ impl Device {
     pub fn settle(self) -> Result<(Self, Option<String>)> {
         match self {
             Self::Cpu => Ok((Self::Cpu, None)),
-            Self::Cuda(ordinal) => cuda::check_device(ordinal).map(|()| (self, None)),
+            Self::Cuda(ordinal) => check_device(ordinal).map(|()| (self, None)),
             Self::CudaGroup(ordinals) => {
-                ordinals.iter().try_for_each(cuda::check_device)?;
+                ordinals.iter().try_for_each(check_device)?;
                 Ok((self, None))
             }
-            Self::Auto => Ok(match cuda::check_device(0) {
+            Self::Auto => Ok(match check_device(0) {
                 Ok(()) => (Self::Cuda(0), None),
                 Err(why) => (Self::Cpu, Some(why.to_string())),
             }),
         }
     }
+}
+
+/// No GPU can be used by a build that has no backend for it.
+#[cfg(not(feature = "cuda"))]
+fn check_device(_ordinal: usize) -> Result<()> {
+    Err(Error::not_built("CUDA", "cuda"))
 }
 
 impl FromStr for Device {
@@ -142,6 +149,8 @@ impl TrainingPrecision {
     }
 
     /// On a GPU.
+    #[cfg(feature = "cuda")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "cuda")))]
     pub fn on_cuda(self) -> CudaPrecision {
         match self {
             Self::F32 => CudaPrecision::F32,
@@ -184,6 +193,17 @@ mod tests {
         assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
         for wrong in ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:0,0", "cuda:64", "cuda:0,", "CPU", ""] {
             assert!(wrong.parse::<Device>().is_err(), "{wrong}");
+        }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[test]
+    fn without_its_feature_a_gpu_is_refused_and_auto_says_why_it_is_the_cpu() {
+        let wanted = "CUDA is not in this build: it needs the feature \"cuda\"";
+        assert_eq!(Device::Auto.settle().unwrap(), (Device::Cpu, Some(wanted.to_string())));
+        assert_eq!(Device::Cpu.settle().unwrap(), (Device::Cpu, None));
+        for name in ["cuda:0", "cuda:0,1"] {
+            assert_eq!(name.parse::<Device>().unwrap().settle().unwrap_err().to_string(), wanted);
         }
     }
 

@@ -6,6 +6,8 @@
 //! rescue of degenerate rows stay inside a backend. `cpu` is the one that always works, `cuda` needs a GPU.
 
 pub mod cpu;
+#[cfg(feature = "cuda")]
+#[cfg_attr(docsrs, doc(cfg(feature = "cuda")))]
 pub mod cuda;
 mod device;
 mod place;

@@ -6,9 +6,12 @@
 use std::sync::Arc;
 
 use super::cpu::{CpuBackend, CpuOptions, IsaCap};
+#[cfg(feature = "cuda")]
 use super::cuda::{CudaBackend, CudaGroup, CudaOptions};
 use super::{Backend, Device, TrainingPrecision};
 use crate::circuit::{Circuit, Params};
+#[cfg(not(feature = "cuda"))]
+use crate::error::Error;
 use crate::error::{ErrorKind, Result};
 
 /// Where a circuit is to live, and what it may use there.
@@ -104,6 +107,7 @@ impl PlaceSpec {
         params: &Params,
     ) -> Result<(Box<dyn Backend>, Place)> {
         let precision = self.precision.unwrap_or(TrainingPrecision::default_of(device));
+        #[cfg(feature = "cuda")]
         let mut options = CudaOptions { device: 0, memory_budget: self.memory_budget, precision: precision.on_cuda() };
         match device {
             Device::Auto | Device::Cpu => {
@@ -111,12 +115,16 @@ impl PlaceSpec {
                 let precision = if precision == TrainingPrecision::Tf32 { TrainingPrecision::F32 } else { precision };
                 Ok((backend, Place { device: Device::Cpu, name: Device::Cpu.to_string(), why, precision }))
             }
+            #[cfg(not(feature = "cuda"))]
+            Device::Cuda(_) | Device::CudaGroup(_) => Err(Error::not_built("CUDA", "cuda")),
+            #[cfg(feature = "cuda")]
             Device::Cuda(ordinal) => {
                 options.device = ordinal;
                 let backend = Box::new(CudaBackend::new(circuit, params, &options)?);
                 let name = backend.device_name();
                 Ok((backend, Place { device, name, why, precision }))
             }
+            #[cfg(feature = "cuda")]
             Device::CudaGroup(ordinals) => {
                 let devices: Vec<usize> = ordinals.iter().collect();
                 let backend = Box::new(CudaGroup::new(&circuit, params, &options, &devices)?);

@@ -7,21 +7,15 @@
 //! nearest of so many, evenly spaced from black to full. An image that cannot be decoded, or is too small, is a bad
 //! record.
 //!
-//! [`ImageDecoder::colours`] is the way back, for looking at rows. The colour transforms are in `ycocg`; `image` reads
-//! files here and writes them in `mosaic`, and nowhere else.
-
-mod headers;
-mod spec;
+//! [`ImageDecoder::colours`] is the way back, for whoever wants to look at rows. The colour transforms are in `ycocg`;
+//! `image` reads files here and writes them in `mosaic`, and nowhere else.
 
 use std::io::Cursor;
 use std::sync::Arc;
 
 use image::{DynamicImage, ImageDecoder as _, ImageFormat, ImageReader, Limits};
 
-pub use self::headers::is_grey;
-use self::headers::{jpeg_is_progressive, jpeg_is_whole};
-pub use self::spec::{Color, ImageSpec, MAX_LEVELS};
-use self::spec::{nearest_level, shade};
+pub use super::image_spec::{Color, ImageSpec, MAX_LEVELS};
 use super::png_chunks::without_ancillary;
 use super::records::{self, decode_each};
 use super::room::{Room, Taken};
@@ -46,6 +40,27 @@ const LEAST_BYTES: u64 = 64 << 20;
 
 /// A progressive JPEG keeps all its coefficients until it is decoded, twice the bytes of its pixels.
 const JPEG_COPIES: u64 = 3;
+
+/// Whether the header of an image file says that it has shades and no colours; `None` if it has no such header.
+pub fn is_grey(bytes: &[u8]) -> Option<bool> {
+    use image::ExtendedColorType as Type;
+    // Without what else a PNG may carry: a decoder unpacks it before it says a word.
+    let reader = ImageReader::new(Cursor::new(without_ancillary(bytes))).with_guessed_format().ok()?;
+    let color = reader.into_decoder().ok()?.original_color_type();
+    Some(matches!(
+        color,
+        Type::L1
+            | Type::La1
+            | Type::L2
+            | Type::La2
+            | Type::L4
+            | Type::La4
+            | Type::L8
+            | Type::La8
+            | Type::L16
+            | Type::La16
+    ))
+}
 
 /// Turns image files into rows of pixels.
 #[derive(Clone, Debug)]
@@ -260,6 +275,17 @@ struct Pixels<'a> {
     _taken: Taken<'a>,
 }
 
+/// The nearest of so many shades, evenly spaced from 0 to 255.
+fn nearest_level(byte: u8, levels: u32) -> u8 {
+    ((u32::from(byte) * (levels - 1) * 2 + 255) / 510) as u8
+}
+
+/// A shade of so many as a byte, the way back from [`nearest_level`].
+fn shade(level: u32, levels: u32) -> u8 {
+    let last = levels - 1;
+    ((level.min(last) * 510 + last) / (2 * last)) as u8
+}
+
 fn colours(line: &[u8]) -> impl Iterator<Item = [u8; 3]> + '_ {
     line.as_chunks::<3>().0.iter().copied()
 }
@@ -271,6 +297,46 @@ fn grey(rgb: &[u8]) -> Vec<u8> {
         ((2126 * red + 7152 * green + 722 * blue + 5000) / 10_000) as u8
     };
     colours(rgb).map(luma).collect()
+}
+
+/// Returns true if a JPEG is of the kind that refines the whole image again and again.
+fn jpeg_is_progressive(file: &[u8]) -> bool {
+    let mut rest = file.get(2..).unwrap_or_default(); // after the marker that begins it
+    while let [0xff, marker, high, low, ..] = *rest {
+        match marker {
+            0xc2 | 0xc6 | 0xca | 0xce => return true,
+            0xda => return false, // the data begins
+            0xff => rest = &rest[1..],
+            _ => {
+                let length = usize::from(u16::from_be_bytes([high, low]));
+                let Some(after) = rest.get(2 + length..) else { return false };
+                rest = after;
+            }
+        }
+    }
+    false
+}
+
+/// Whether a JPEG reaches its end marker. The decoder would fill up what is missing with grey, and say nothing.
+fn jpeg_is_whole(file: &[u8]) -> bool {
+    let mut rest = file;
+    loop {
+        // Anything up to the next marker is compressed data; 0xff is repeated before a marker at will.
+        let Some(start) = rest.iter().position(|&byte| byte == 0xff) else { return false };
+        let Some(skip) = rest[start..].iter().position(|&byte| byte != 0xff) else { return false };
+        let marker = rest[start + skip];
+        rest = &rest[start + skip + 1..];
+        match marker {
+            0xd9 => return true,
+            0x00 | 0x01 | 0xd0..=0xd8 => {} // a 0xff in the data, or a marker that stands alone
+            _ => {
+                // A segment, whose length counts its own two bytes. It may hold a thumbnail with an end marker.
+                let Some(&[high, low]) = rest.first_chunk() else { return false };
+                let Some(after) = rest.get(usize::from(u16::from_be_bytes([high, low])).max(2)..) else { return false };
+                rest = after;
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -3,16 +3,29 @@
 //! A [`Decoder`] is a pure function of a piece, so that several workers can decode at once and in any order. A record
 //! that cannot be decoded is reported, not dropped: `batcher` decides what to do about it. Text and token lists become
 //! a stream of tokens, which the batcher cuts into rows; images and lists become rows here.
+//!
+//! `text` needs the feature `text`, `image` and `mosaic` need `images`.
 
 mod categories;
+#[cfg(feature = "text")]
 mod gpt2;
+#[cfg(feature = "images")]
+#[cfg_attr(docsrs, doc(cfg(feature = "images")))]
 pub mod image;
+pub mod image_spec;
+#[cfg(feature = "text")]
 mod long_words;
+#[cfg(feature = "images")]
+#[cfg_attr(docsrs, doc(cfg(feature = "images")))]
 pub mod mosaic;
+#[cfg(feature = "images")]
 mod png_chunks;
 mod records;
+#[cfg(feature = "images")]
 mod room;
 pub mod rows;
+#[cfg(feature = "text")]
+#[cfg_attr(docsrs, doc(cfg(feature = "text")))]
 pub mod text;
 #[cfg(feature = "tokenizer-json")]
 mod tokenizer_json;

@@ -13,17 +13,21 @@ use super::spec::{
     Compared, DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
 };
 use crate::data::Column;
+#[cfg(feature = "images")]
 use crate::decode::image::{Color, ImageDecoder, is_grey};
 use crate::decode::rows::RowDecoder;
+#[cfg(feature = "text")]
 use crate::decode::text::TextDecoder;
 use crate::decode::tokens::TokenDecoder;
 use crate::decode::{Decoder, ValueKind};
 use crate::detached::detached;
 use crate::error::{Error, ErrorKind, Result};
+#[cfg(feature = "parquet")]
 use crate::source::arrow_stream::ArrowStream;
 use crate::source::compressed_tokens::CompressedTokens;
 use crate::source::jsonl::JsonlSource;
 use crate::source::npy::NpyFiles;
+#[cfg(feature = "parquet")]
 use crate::source::parquet::ParquetSource;
 use crate::source::store::{Shard, resolve};
 use crate::source::synthetic::{Synthetic, SyntheticSpec};
@@ -37,6 +41,7 @@ use crate::source::{
 const ROWS_TO_COUNT: usize = 20_000;
 
 /// Images that are looked at for colours.
+#[cfg(feature = "images")]
 const IMAGES_TO_SEE: usize = 64;
 
 /// The most categories that are taken from the data without being asked for.
@@ -124,6 +129,13 @@ async fn open_hinted(
         (None, names, _) => Columns::Many(names.to_vec()),
     };
     let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
+    #[cfg(not(feature = "parquet"))]
+    match format {
+        Format::Parquet => return Err(Error::not_built("files: Parquet", "parquet")),
+        Format::Arrow => return Err(Error::not_built("format: Arrow", "parquet")),
+        _ => _ = (columns, limits), // those of tables only
+    }
+    #[cfg(feature = "parquet")]
     if format == Format::Arrow {
         let open = move || ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns, &limits);
         let stream = detached("standard-input", open).await?; // blocks until somebody writes
@@ -133,6 +145,7 @@ async fn open_hinted(
     let shards = resolve_files(spec).await?;
     let width = spec.tokens.unwrap_or(TokenWidth::U16);
     Ok(match format {
+        #[cfg(feature = "parquet")]
         Format::Parquet => {
             let source = ParquetSource::open(shards, &columns).await?;
             let (hint, reading) = (Hint::Records(source.column_kind()), source.reading().clone());
@@ -159,7 +172,9 @@ async fn open_hinted(
             let hint = Hint::Array(source.shape().to_vec());
             (Source::Indexed(Arc::new(source)), hint, None)
         }
-        Format::Arrow => unreachable!("opened above"),
+        #[cfg(not(feature = "parquet"))]
+        Format::Parquet => unreachable!("refused above"),
+        Format::Arrow => unreachable!("opened or refused above"),
     })
 }
 
@@ -180,6 +195,7 @@ fn local_paths(shards: &[Shard]) -> Result<Vec<PathBuf>> {
 pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<(Arc<dyn Decoder>, DecodeSpec)> {
     let kind = decode.kind.unwrap_or_else(|| opened.likely_kind());
     let mut found = decode.of_kind(kind);
+    #[cfg(feature = "images")]
     if kind == DecodeKind::Image && found.color.is_none() {
         found = DecodeSpec { color: Some(opened.likely_color().await?), ..found }.of_kind(kind);
     }
@@ -193,7 +209,10 @@ pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<(Arc<d
 async fn decoder_of_kind(kind: DecodeKind, decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dyn Decoder>> {
     let window = decode.window.unwrap_or(DEFAULT_WINDOW);
     match kind {
+        #[cfg(feature = "text")]
         DecodeKind::Text => Ok(Arc::new(open_text(decode, window)?)),
+        #[cfg(not(feature = "text"))]
+        DecodeKind::Text => Err(Error::not_built("kind: text", "text")),
         DecodeKind::Tokens => {
             let vocab = decode.vocab.unwrap_or(GPT2_VOCAB);
             Ok(Arc::new(match opened.hint {
@@ -201,12 +220,17 @@ async fn decoder_of_kind(kind: DecodeKind, decode: &DecodeSpec, opened: &Opened)
                 _ => TokenDecoder::new(vocab, window)?,
             }))
         }
+        #[cfg(feature = "images")]
         DecodeKind::Image => Ok(Arc::new(ImageDecoder::new(decode.image())?.with_memory(2 * opened.limits.part_bytes))),
+        #[cfg(not(feature = "images"))]
+        DecodeKind::Image => Err(Error::not_built("kind: image", "images")),
         DecodeKind::Rows => opened.row_decoder(decode).await,
     }
 }
 
 /// The tokenizer that `decode` names.
+#[cfg(feature = "text")]
+#[cfg_attr(docsrs, doc(cfg(feature = "text")))]
 pub fn open_text(decode: &DecodeSpec, window: usize) -> Result<TextDecoder> {
     let decoder = match decode.tokenizer.as_deref().unwrap_or(DEFAULT_TOKENIZER) {
         DEFAULT_TOKENIZER => TextDecoder::gpt2(window)?,
@@ -294,6 +318,7 @@ impl Opened {
 
     /// Grey if all of the first images are, which are few; otherwise colours. Those of a live stream cannot be looked
     /// at.
+    #[cfg(feature = "images")]
     async fn likely_color(&self) -> Result<Color> {
         if matches!(self.source, Source::Live(_)) {
             return Ok(Color::YcocgR);
@@ -437,5 +462,29 @@ impl IndexedSource for HeldOutRows {
     fn gather(&self, rows: &[u64]) -> Result<Piece> {
         let rows: Vec<u64> = rows.iter().map(|row| row + self.first).collect();
         self.synthetic.gather(&rows)
+    }
+}
+
+#[cfg(all(test, not(feature = "parquet"), not(feature = "images")))]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_left_out_of_the_build_is_refused_by_the_name_of_its_feature() {
+        let decode = DecodeSpec::default();
+        for (format, wanted) in [
+            (Format::Parquet, "files: Parquet is not in this build: it needs the feature \"parquet\""),
+            (Format::Arrow, "format: Arrow is not in this build: it needs the feature \"parquet\""),
+        ] {
+            let spec = SourceSpec { files: vec!["a".into()], format: Some(format), ..SourceSpec::default() };
+            let error = open_source(&spec, &decode, 1 << 20, None).await.unwrap_err();
+            assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Unsupported, wanted));
+        }
+        let text = "[source.synthetic]\nkind = \"hmm\"\nnum_vars = 4\ncats = 3\nlatents = 2\nseed = 1\nrows = 8";
+        let spec = crate::pipeline::spec::PipelineSpec::parse(text, "x.toml").unwrap();
+        let opened = open_source(&spec.source, &decode, 1 << 20, None).await.unwrap();
+        let images = DecodeSpec { kind: Some(DecodeKind::Image), ..DecodeSpec::default() };
+        let error = open_decoder(&images, &opened).await.err().expect("there are no images");
+        assert_eq!(error.to_string(), "kind: image is not in this build: it needs the feature \"images\"");
     }
 }

@@ -21,7 +21,8 @@ use arrow::ipc::convert::try_fb_to_schema;
 use arrow::ipc::reader::{read_dictionary, read_record_batch};
 
 use super::arrow_messages::{CONTINUATION_MARKER, Message, Messages, Trouble};
-use super::columns::{Binding, Columns, Reading, RecordKind};
+use super::binding::Binding;
+use super::columns::{Columns, Reading, RecordKind};
 use super::cuts::Cuts;
 use super::{Arrived, LiveSource, Manifest, Piece, Positions, ReadLimits};
 use crate::caught::quietly;

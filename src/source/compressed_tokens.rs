@@ -8,11 +8,10 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use bytes::Buf;
-use futures::{StreamExt, TryStreamExt, stream};
 use zstd::bulk::Compressor;
 use zstd::stream::raw::CParameter;
 
-use super::store::{READER_BYTES, Shard, read_error};
+use super::store::{READER_BYTES, Shard, read_error, side_by_side};
 use super::token_width::TokenWidth;
 use super::zstd_frames::{self, Frame};
 use super::{Block, BlockSource, BoxFuture, Fetched, Lists, Manifest, Piece, Positions, ReadLimits, Records};
@@ -38,11 +37,11 @@ pub struct CompressedTokens {
 impl CompressedTokens {
     /// Finds the frames of all shards.
     pub async fn open(shards: Vec<Shard>, width: TokenWidth) -> Result<Self> {
-        let scans = stream::iter(shards.clone()).map(|shard| async move {
+        let scans = shards.clone().into_iter().map(|shard| async move {
             let frames = zstd_frames::scan(&shard).await?;
-            Ok::<_, Error>((shard.entry().await?, frames))
+            Ok((shard.entry().await?, frames))
         });
-        let scans: Vec<_> = scans.buffered(REQUESTS).try_collect().await?;
+        let scans = side_by_side(scans, REQUESTS).await?;
         let (mut entries, mut blocks, mut frames) = (Vec::new(), Vec::new(), Vec::new());
         for (index, (entry, found)) in scans.into_iter().enumerate() {
             entries.push(entry);

@@ -10,7 +10,8 @@ use std::ops::Range;
 use arrow::array::{Array, AsArray, RecordBatch, downcast_dictionary_array};
 use arrow::datatypes::{ArrowNativeType, DataType};
 
-use super::columns::{Binding, IMAGE_BYTES, RecordKind};
+use super::binding::{Binding, IMAGE_BYTES};
+use super::columns::RecordKind;
 use super::limits::ReadLimits;
 use super::{Blobs, Lists, Records};
 use crate::data::Column;

@@ -9,15 +9,26 @@
 //!
 //! Waiting is async, working is not: `fetch` awaits bytes, the iterator it returns cuts them into pieces on a blocking
 //! worker. Errors name file and place. Drained by `pipeline`.
+//!
+//! `parquet` and `arrow_stream` need the feature `parquet`.
 
+#[cfg(feature = "parquet")]
 mod arrow_messages;
+#[cfg(feature = "parquet")]
+#[cfg_attr(docsrs, doc(cfg(feature = "parquet")))]
 pub mod arrow_stream;
+#[cfg(feature = "parquet")]
 mod arrow_values;
+#[cfg(feature = "parquet")]
+mod binding;
 #[cfg(target_os = "linux")]
 mod bus_error;
+#[cfg(feature = "cloud")]
+mod cloud;
 pub mod columns;
 pub mod compressed_tokens;
 mod concatenated;
+#[cfg(feature = "parquet")]
 mod cuts;
 mod glob;
 pub mod jsonl;
@@ -26,7 +37,10 @@ mod mapped;
 pub mod memory;
 pub mod npy;
 mod npy_header;
+#[cfg(feature = "parquet")]
+#[cfg_attr(docsrs, doc(cfg(feature = "parquet")))]
 pub mod parquet;
+#[cfg(feature = "parquet")]
 mod parquet_pages;
 pub mod store;
 pub mod synthetic;

@@ -1,4 +1,4 @@
-//! Parquet shards, one block per row group; the one door to the `parquet` crate.
+//! Parquet shards, a block a row group; the one door to the `parquet` crate.
 //!
 //! Opening reads footers only and checks them wholly: every length that is later used lies inside the file. Fetching a
 //! block waits for the column chunks that are needed, nothing else; the iterator decodes their pages, a piece at a
@@ -9,29 +9,32 @@
 //! pages: a dictionary that repeats one long text for every row costs nothing until `cuts` copies records, a few at a
 //! time.
 
-mod footer;
-
 use std::ops::Range;
 use std::sync::Arc;
 
+use arrow::datatypes::{DataType, Field, Fields, Schema};
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
 use parquet::DecodeResult;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::arrow::push_decoder::{ParquetPushDecoder, ParquetPushDecoderBuilder};
 use parquet::basic::Compression;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaDataReader};
 
-use self::footer::{chunk_range, leaves, memory_bytes, merged, read_footer, with_views};
-use super::columns::{Binding, Columns, Reading, RecordKind};
+use super::binding::{Binding, IMAGE_BYTES};
+use super::columns::{Columns, Reading, RecordKind};
 use super::cuts::{Cut, Cuts, MAX_PIECE_ROWS};
 use super::parquet_pages::check_pages;
-use super::store::Shard;
+use super::store::{Shard, side_by_side};
 use super::{Block, BlockSource, BoxFuture, Fetched, Manifest, Piece, Positions, ReadLimits};
 use crate::caught::quietly;
 use crate::error::{Error, Result};
 
+/// How much of the end is read at first: most footers fit.
+const FOOTER_BYTES: u64 = 64 << 10;
+/// Ranges this close are fetched as one: a request costs more than these bytes.
+const GAP_BYTES: u64 = 64 << 10;
 /// Requests under way at once for one block or one opening.
 const REQUESTS: usize = 8;
 
@@ -68,11 +71,11 @@ struct RowGroup {
 impl ParquetSource {
     /// Reads the footers of all shards and finds the columns in each.
     pub async fn open(shards: Vec<Shard>, columns: &Columns) -> Result<Self> {
-        let opened = stream::iter(shards).map(|shard| async move {
+        let opened = shards.into_iter().map(|shard| async move {
             let footer = read_footer(&shard).await?;
-            Ok::<_, Error>((shard.entry().await?, shard, footer))
+            Ok((shard.entry().await?, shard, footer))
         });
-        let opened: Vec<_> = opened.buffered(REQUESTS).try_collect().await?;
+        let opened = side_by_side(opened, REQUESTS).await?;
         let (mut entries, mut files) = (Vec::new(), Vec::new());
         let mut bindings: Vec<Binding> = Vec::new();
         for (entry, shard, footer) in opened {
@@ -159,8 +162,8 @@ impl ParquetSource {
     async fn fetch_block(&self, block: usize, limits: ReadLimits) -> Result<Fetched> {
         let group = &self.row_groups[block];
         let file = &self.files[group.file];
-        let fetched = stream::iter(group.ranges.clone()).map(|range| file.shard.range(range)).buffered(REQUESTS);
-        let buffers: Vec<Bytes> = fetched.try_collect().await?;
+        let fetched = group.ranges.clone().into_iter().map(|range| file.shard.range(range));
+        let buffers: Vec<Bytes> = side_by_side(fetched, REQUESTS).await?;
         let num_rows = group.rows.end - group.rows.start;
         let row_bytes = (self.blocks[block].bytes / num_rows).max(1);
         let mut piece_rows = (limits.piece_bytes as u64 / row_bytes).clamp(1, MAX_PIECE_ROWS);
@@ -282,6 +285,107 @@ fn guarded<T>(act: impl FnOnce() -> std::result::Result<T, ParquetError>) -> std
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(_) => Err("its pages contradict themselves".into()),
     }
+}
+
+async fn read_footer(shard: &Shard) -> Result<ArrowReaderMetadata> {
+    let name = shard.name();
+    let broken =
+        |why: &str| Error::format(format!("{name}: not a whole Parquet file: {why}; was its writer interrupted?"));
+    let size = shard.size();
+    if size < 12 {
+        return Err(broken(&format!("{size} bytes are too few")));
+    }
+    let tail = shard.range(size.saturating_sub(FOOTER_BYTES)..size).await?;
+    let (before, end) = tail.split_at(tail.len() - 8);
+    match &end[4..] {
+        b"PAR1" => {}
+        b"PARE" => return Err(Error::unsupported(format!("{name}: encrypted Parquet cannot be read"))),
+        _ => return Err(broken("it does not end with PAR1")),
+    }
+    let length = u64::from(u32::from_le_bytes([end[0], end[1], end[2], end[3]]));
+    if length > size - 12 {
+        return Err(broken(&format!("a footer of {length} bytes in a file of {size}")));
+    }
+    let footer = match before.len().checked_sub(length as usize) {
+        Some(start) => tail.slice(start..before.len()),
+        None => shard.range(size - 8 - length..size - 8).await?,
+    };
+    guarded(|| {
+        let metadata = ParquetMetaDataReader::decode_metadata(&footer)?;
+        ArrowReaderMetadata::try_new(Arc::new(metadata), ArrowReaderOptions::new())
+    })
+    .map_err(|why| broken(&format!("its footer cannot be read ({why})")))
+}
+
+/// The leaves of the schema below the bound columns; of an image only the bytes.
+fn leaves(footer: &ArrowReaderMetadata, binding: &Binding) -> Vec<usize> {
+    let schema = footer.parquet_schema();
+    let wanted = |leaf: &usize| {
+        let path = schema.column(*leaf).path().clone();
+        let parts = path.parts();
+        binding.names().iter().any(|name| *name == parts[0])
+            && (!binding.reads_image_bytes() || parts.get(1).is_some_and(|field| field == IMAGE_BYTES))
+    };
+    (0..schema.num_columns()).filter(wanted).collect()
+}
+
+/// The footer of a file whose texts and byte strings are read as views; the same footer where that cannot be.
+fn with_views(footer: &ArrowReaderMetadata, binding: &Binding) -> ArrowReaderMetadata {
+    let schema = footer.schema();
+    let field = |field: &Arc<Field>| match binding.names().contains(field.name()) {
+        true => Arc::new(field.as_ref().clone().with_data_type(viewed(field.data_type()))),
+        false => field.clone(),
+    };
+    let fields: Fields = schema.fields().iter().map(field).collect();
+    let viewed = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+    let options = ArrowReaderOptions::new().with_schema(viewed);
+    guarded(|| ArrowReaderMetadata::try_new(footer.metadata().clone(), options)).unwrap_or_else(|_| footer.clone())
+}
+
+fn viewed(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+        DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+        DataType::Dictionary(_, values) if matches!(viewed(values), DataType::Utf8View | DataType::BinaryView) => {
+            viewed(values)
+        }
+        DataType::Struct(fields) => {
+            let field = |field: &Arc<Field>| match field.name() == IMAGE_BYTES {
+                true => Arc::new(field.as_ref().clone().with_data_type(viewed(field.data_type()))),
+                false => field.clone(),
+            };
+            DataType::Struct(fields.iter().map(field).collect())
+        }
+        other => other.clone(),
+    }
+}
+
+/// Where a column chunk is, if that is inside the file.
+fn chunk_range(column: &ColumnChunkMetaData, size: u64) -> Option<Range<u64>> {
+    let start = u64::try_from(column.dictionary_page_offset().unwrap_or(column.data_page_offset())).ok()?;
+    let end = start.checked_add(u64::try_from(column.compressed_size()).ok()?)?;
+    (end <= size).then_some(start..end)
+}
+
+/// About how much of memory a column chunk takes: as a record, not as the dictionary and run lengths it is stored in.
+fn memory_bytes(column: &ColumnChunkMetaData, number_bytes: u64) -> u64 {
+    let positive = |n: i64| u64::try_from(n).unwrap_or(0);
+    let stored = positive(column.uncompressed_size());
+    let numbers = positive(column.num_values()).saturating_mul(number_bytes);
+    let strings = positive(column.unencoded_byte_array_data_bytes().unwrap_or(0));
+    stored.max(numbers).max(strings)
+}
+
+fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end.saturating_add(GAP_BYTES) => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
 }
 
 #[cfg(test)]
@@ -467,8 +571,7 @@ mod tests {
                     .collect();
                 let numbers: Vec<Row> = (0..num_rows)
                     .map(|row| {
-                        let value = |var: usize| (mix(seed, row) >> (8 * var)) as u8;
-                        let cell = |var: usize| (!is_null(3 * row + var, 5)).then_some(value(var));
+                        let cell = |var: usize| (!is_null(3 * row + var, 5)).then_some((mix(seed, row) >> (8 * var)) as u8);
                         (form == 2 || !is_null(row, 4)).then(|| [cell(0), cell(1), cell(2)])
                     })
                     .collect();
@@ -479,8 +582,7 @@ mod tests {
                     2 => table(number_columns(&numbers, seed)),
                     _ => {
                         let bytes = text_array(&items, 4 + seed % 2);
-                        let fields = vec![("bytes", bytes), ("path", text_array(&items, 0))];
-                        let image = StructArray::try_from(fields).unwrap();
+                        let image = StructArray::try_from(vec![("bytes", bytes), ("path", text_array(&items, 0))]).unwrap();
                         table(vec![("image", Arc::new(image)), ("label", label)])
                     }
                 };

@@ -5,24 +5,21 @@
 //! is an `Io` error with the file's name, which stops a run instead of counting as bad data. Shards come sorted by
 //! name: the order of the data must not depend on the order of a listing. Used by every source that reads files.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::fmt;
-use std::future::Future;
+use std::fs::File;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use futures::StreamExt;
-use object_store::local::LocalFileSystem;
-use object_store::path::Path as Location;
-use object_store::{ObjectStore, ObjectStoreExt, parse_url_opts};
 use tokio::runtime::Handle;
 
-use super::{FileEntry, glob};
+use super::{BoxFuture, FileEntry, glob};
 use crate::data::Digest;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -35,7 +32,69 @@ const DIGEST_BYTES: u64 = 64 << 10;
 /// What a blocking reader fetches at once.
 pub(super) const READER_BYTES: u64 = 1 << 20;
 
-static LOCAL: LazyLock<Arc<dyn ObjectStore>> = LazyLock::new(|| Arc::new(LocalFileSystem::new()));
+/// A place that files are read from, by names with slashes: memory, a cloud.
+pub trait Store: Send + Sync {
+    /// How many bytes a file has.
+    fn size<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Fetch<u64>>;
+
+    /// Some bytes of a file; fewer where it ends early.
+    fn read<'a>(&'a self, path: &'a str, range: Range<u64>) -> BoxFuture<'a, Fetch<Bytes>>;
+
+    /// All files below a folder, with their sizes; an empty name is the top.
+    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Fetch<Vec<(String, u64)>>>;
+}
+
+/// What a store answers.
+pub type Fetch<T> = std::result::Result<T, Trouble>;
+
+/// Why a store has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// There is no such file.
+    Missing,
+    /// Something that may be over the next time.
+    Passing(String),
+    /// Something that will be the same the next time.
+    Lasting(String),
+}
+
+/// Files in memory.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryStore {
+    files: BTreeMap<String, Bytes>,
+}
+
+impl MemoryStore {
+    /// Files by name.
+    pub fn new(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> Self {
+        Self { files: files.into_iter().map(|(name, content)| (name, content.into())).collect() }
+    }
+
+    fn file(&self, path: &str) -> Fetch<&Bytes> {
+        self.files.get(path).ok_or(Trouble::Missing)
+    }
+}
+
+impl Store for MemoryStore {
+    fn size<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Fetch<u64>> {
+        Box::pin(async move { Ok(self.file(path)?.len() as u64) })
+    }
+
+    fn read<'a>(&'a self, path: &'a str, range: Range<u64>) -> BoxFuture<'a, Fetch<Bytes>> {
+        Box::pin(async move {
+            let file = self.file(path)?;
+            let at = |place: u64| file.len().min(place as usize);
+            Ok(file.slice(at(range.start)..at(range.end)))
+        })
+    }
+
+    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Fetch<Vec<(String, u64)>>> {
+        let below = |(name, content): (&String, &Bytes)| {
+            below(name, folder).is_some().then(|| (name.clone(), content.len() as u64))
+        };
+        Box::pin(async move { Ok(self.files.iter().filter_map(below).collect()) })
+    }
+}
 
 /// One file, in any place.
 #[derive(Clone)]
@@ -43,9 +102,16 @@ pub struct Shard {
     /// As the user wrote it, for messages.
     name: Arc<str>,
     size: u64,
-    store: Arc<dyn ObjectStore>,
-    location: Location,
-    local: Option<PathBuf>,
+    origin: Origin,
+}
+
+/// Where a file is.
+#[derive(Clone)]
+enum Origin {
+    /// On this machine: as it was found, and by the one name that it has.
+    Local { path: PathBuf, absolute: PathBuf },
+    /// In a store, by its name there.
+    Store { store: Arc<dyn Store>, path: String },
 }
 
 impl Shard {
@@ -61,7 +127,10 @@ impl Shard {
 
     /// Where it is, if it is a file of this machine.
     pub fn local_path(&self) -> Option<&Path> {
-        self.local.as_deref()
+        match &self.origin {
+            Origin::Local { path, .. } => Some(path),
+            Origin::Store { .. } => None,
+        }
     }
 
     /// Reads some bytes, all of them or none.
@@ -75,8 +144,11 @@ impl Shard {
                 self.name, range.start, range.end, self.size
             )));
         }
-        let bytes = retry(|| self.store.get_range(&self.location, range.clone())).await;
-        let bytes = bytes.map_err(|error| failed(&self.name, &error))?;
+        let bytes = match &self.origin {
+            Origin::Local { absolute, .. } => retry(|| read_file(absolute.clone(), range.clone())).await,
+            Origin::Store { store, path } => retry(|| store.read(path, range.clone())).await,
+        };
+        let bytes = bytes.map_err(|trouble| failed(&self.name, trouble))?;
         if bytes.len() as u64 != range.end - range.start {
             let shrunk = io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was read");
             return Err(Error::io_at(&*self.name, &shrunk));
@@ -89,10 +161,18 @@ impl Shard {
         let first = self.range(0..self.size.min(DIGEST_BYTES)).await?;
         let last = self.range(self.size.saturating_sub(DIGEST_BYTES)..self.size).await?;
         Ok(FileEntry {
-            name: self.location.filename().unwrap_or_default().into(),
+            name: self.file_name(),
             bytes: self.size,
             digest: Digest::new().part(first).part(last).finish(),
         })
+    }
+
+    /// Its name without the folder.
+    fn file_name(&self) -> String {
+        match &self.origin {
+            Origin::Local { absolute, .. } => absolute.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            Origin::Store { path, .. } => path.rsplit('/').next().unwrap_or_default().into(),
+        }
     }
 
     /// Digest of all its bytes, read a few at a time.
@@ -122,9 +202,28 @@ impl Shard {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut absolute = folder.canonicalize().map_err(|error| wrong(&error))?;
         absolute.extend(path.file_name());
-        let location = Location::from_absolute_path(&absolute).map_err(|error| wrong(&io::Error::other(error)))?;
-        Ok(Self { name: name.into(), size, store: LOCAL.clone(), location, local: Some(path.into()) })
+        Ok(Self { name: name.into(), size, origin: Origin::Local { path: path.into(), absolute } })
     }
+
+    fn stored(name: &str, size: u64, store: &Arc<dyn Store>, path: String) -> Self {
+        Self { name: name.into(), size, origin: Origin::Store { store: store.clone(), path } }
+    }
+}
+
+/// Some bytes of a local file, read on a blocking worker. It is open no longer than that: a run may have thousands.
+async fn read_file(path: PathBuf, range: Range<u64>) -> Fetch<Bytes> {
+    let read = move || {
+        let mut bytes = Vec::with_capacity((range.end - range.start) as usize);
+        let mut file = File::open(path)?;
+        io::Seek::seek(&mut file, io::SeekFrom::Start(range.start))?;
+        io::Read::read_to_end(&mut io::Read::take(file, range.end - range.start), &mut bytes)?;
+        Ok(Bytes::from(bytes))
+    };
+    let done = tokio::task::spawn_blocking(read).await;
+    done.map_err(io::Error::other).flatten().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Trouble::Missing,
+        _ => Trouble::Passing(error.to_string()),
+    })
 }
 
 impl fmt::Debug for Shard {
@@ -179,15 +278,15 @@ pub async fn resolve(patterns: &[String]) -> Result<Vec<Shard>> {
 }
 
 /// Like [`resolve`], of paths and patterns in a given store.
-pub async fn resolve_in(store: Arc<dyn ObjectStore>, patterns: &[String]) -> Result<Vec<Shard>> {
+pub async fn resolve_in(store: Arc<dyn Store>, patterns: &[String]) -> Result<Vec<Shard>> {
     let mut shards = Vec::new();
     for pattern in patterns {
-        let whole = find_one(&store, pattern, location(pattern, pattern)?).await;
+        let whole = find_one(&store, pattern, pattern).await;
         let (folder, rest) = glob::split(pattern);
         match whole {
             // A file that is named like a pattern is meant itself.
             Err(error) if error.kind() == ErrorKind::Path && glob::is_pattern(pattern) => {
-                shards.extend(find_many(&store, pattern, folder, location(pattern, folder)?, rest).await?);
+                shards.extend(find_many(&store, pattern, folder, folder, rest).await?);
             }
             found => shards.push(found?),
         }
@@ -201,8 +300,13 @@ fn in_order(mut shards: Vec<Shard>) -> Result<Vec<Shard>> {
     }
     shards.sort_by(|a, b| a.name.cmp(&b.name));
     let mut seen = HashSet::new();
-    // Two stores may have the same path: what the files are called tells them apart.
-    shards.retain(|shard| seen.insert((shard.local.is_none().then(|| shard.name.clone()), shard.location.clone())));
+    shards.retain(|shard| {
+        seen.insert(match &shard.origin {
+            Origin::Local { absolute, .. } => (None, absolute.clone()),
+            // Two stores may have the same path: what the files are called tells them apart.
+            Origin::Store { path, .. } => (Some(shard.name.clone()), path.into()),
+        })
+    });
     Ok(shards)
 }
 
@@ -271,61 +375,47 @@ async fn resolve_address(pattern: &str, scheme: &str) -> Result<Vec<Shard>> {
             "{pattern}: this build reads local files only; build it with `--features {feature}`"
         )));
     }
-    let (folder, rest) = if glob::is_pattern(pattern) { glob::split(pattern) } else { (pattern, "") };
-    // What the clouds' own tools read; a bare REGION or TOKEN in the environment belongs to another program.
-    let settings =
-        std::env::vars().filter(|(key, _)| ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|prefix| key.starts_with(prefix)));
-    let (store, place) =
-        parse_url_opts(&parsed(pattern, folder)?, settings).map_err(|error| failed(pattern, &error))?;
-    let store: Arc<dyn ObjectStore> = store.into();
-    if rest.is_empty() {
-        return Ok(vec![find_one(&store, pattern, place).await?]);
+    #[cfg(feature = "cloud")]
+    {
+        let (folder, rest) = if glob::is_pattern(pattern) { glob::split(pattern) } else { (pattern, "") };
+        let (store, place) = super::cloud::open(pattern, folder)?;
+        if rest.is_empty() {
+            return Ok(vec![find_one(&store, pattern, &place).await?]);
+        }
+        find_many(&store, pattern, folder, &place, rest).await
     }
-    find_many(&store, pattern, folder, place, rest).await
-}
-
-/// Whatever type the caller needs: an address has the type of a crate that only the store knows.
-fn parsed<T: FromStr<Err: fmt::Display>>(pattern: &str, text: &str) -> Result<T> {
-    text.parse().map_err(|error| Error::option(format!("{pattern}: not an address: {error}")))
-}
-
-fn location(pattern: &str, path: &str) -> Result<Location> {
-    Location::parse(path).map_err(|error| Error::option(format!("{pattern}: not a path in a store: {error}")))
+    #[cfg(not(feature = "cloud"))]
+    unreachable!("every cloud's feature has the feature `cloud`")
 }
 
 /// The file at a place.
-async fn find_one(store: &Arc<dyn ObjectStore>, name: &str, place: Location) -> Result<Shard> {
-    match retry(|| store.head(&place)).await {
-        Ok(meta) => {
-            Ok(Shard { name: name.into(), size: meta.size, store: store.clone(), location: place, local: None })
-        }
-        Err(object_store::Error::NotFound { .. }) if matches!(store.list(Some(&place)).next().await, Some(Ok(_))) => {
-            Err(is_folder(name))
-        }
-        Err(error) => Err(failed(name, &error)),
+async fn find_one(store: &Arc<dyn Store>, name: &str, place: &str) -> Result<Shard> {
+    let place = place.trim_matches('/');
+    match retry(|| store.size(place)).await {
+        Ok(size) => Ok(Shard::stored(name, size, store, place.into())),
+        Err(Trouble::Missing) if store.list(place).await.is_ok_and(|files| !files.is_empty()) => Err(is_folder(name)),
+        Err(trouble) => Err(failed(name, trouble)),
     }
 }
 
 /// The files under a place that fit a pattern; named like the place was.
-async fn find_many(
-    store: &Arc<dyn ObjectStore>,
-    pattern: &str,
-    folder: &str,
-    place: Location,
-    rest: &str,
-) -> Result<Vec<Shard>> {
-    let mut listing = store.list(Some(&place));
+async fn find_many(store: &Arc<dyn Store>, pattern: &str, folder: &str, place: &str, rest: &str) -> Result<Vec<Shard>> {
+    let place = place.trim_matches('/');
+    let listed = store.list(place).await.map_err(|trouble| failed(pattern, trouble))?;
     let mut shards = Vec::new();
-    while let Some(meta) = listing.next().await {
-        let meta = meta.map_err(|error| failed(pattern, &error))?;
-        let Some(parts) = meta.location.prefix_match(&place) else { continue };
-        let below = parts.map(|part| part.as_ref().to_string()).collect::<Vec<_>>().join("/");
-        if glob::matches(rest, &below) {
-            let name = format!("{folder}{below}").into();
-            shards.push(Shard { name, size: meta.size, store: store.clone(), location: meta.location, local: None });
-        }
+    for (path, size) in listed {
+        let Some(below) = below(&path, place).filter(|below| glob::matches(rest, below)) else { continue };
+        shards.push(Shard::stored(&format!("{folder}{below}"), size, store, path.clone()));
     }
     if shards.is_empty() { Err(matches_nothing(pattern)) } else { Ok(shards) }
+}
+
+/// What is left of a path below a folder; `None` if it is elsewhere.
+fn below<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
+    match folder {
+        "" => Some(path),
+        _ => path.strip_prefix(folder)?.strip_prefix('/'),
+    }
 }
 
 fn is_folder(name: &str) -> Error {
@@ -338,25 +428,22 @@ fn matches_nothing(pattern: &str) -> Error {
 }
 
 /// What a store said, as our error.
-fn failed(name: &str, error: &object_store::Error) -> Error {
-    match error {
-        object_store::Error::NotFound { .. } => {
-            Error::io_at(name, &io::Error::new(io::ErrorKind::NotFound, "no such file"))
-        }
-        other => Error::io_at(name, &io::Error::other(other.to_string())),
+fn failed(name: &str, trouble: Trouble) -> Error {
+    match trouble {
+        Trouble::Missing => Error::io_at(name, &io::Error::new(io::ErrorKind::NotFound, "no such file")),
+        Trouble::Passing(what) | Trouble::Lasting(what) => Error::io_at(name, &io::Error::other(what)),
     }
 }
 
 /// Does something until it works, a few times. What will not be different the next time is not tried again.
-async fn retry<T, F>(mut act: impl FnMut() -> F) -> object_store::Result<T>
+async fn retry<T, F>(mut act: impl FnMut() -> F) -> Fetch<T>
 where
-    F: Future<Output = object_store::Result<T>>,
+    F: Future<Output = Fetch<T>>,
 {
-    use object_store::Error as E;
     let mut pause = FIRST_PAUSE;
     for _ in 1..TRIES {
         match act().await {
-            Err(E::Generic { .. } | E::JoinError { .. }) => tokio::time::sleep(pause).await,
+            Err(Trouble::Passing(_)) => tokio::time::sleep(pause).await,
             done => return done,
         }
         pause *= 2;
@@ -364,12 +451,49 @@ where
     act().await
 }
 
+/// Waits for all of these, `most` at a time. Results come in their order, and so do errors: the first of them ends it.
+pub(super) async fn side_by_side<T, F>(jobs: impl IntoIterator<Item = F>, most: usize) -> Result<Vec<T>>
+where
+    F: Future<Output = Result<T>>,
+{
+    let mut jobs = jobs.into_iter();
+    let mut started = VecDeque::new();
+    let mut results = Vec::new();
+    poll_fn(move |context| {
+        loop {
+            while started.len() < most
+                && let Some(job) = jobs.next()
+            {
+                started.push_back((Box::pin(job), None));
+            }
+            for (job, result) in started.iter_mut().filter(|(_, result)| result.is_none()) {
+                if let Poll::Ready(done) = job.as_mut().poll(context) {
+                    *result = Some(done);
+                }
+            }
+            let before = results.len();
+            while let Some(result) = started.front_mut().and_then(|(_, result)| result.take()) {
+                match result {
+                    Ok(result) => results.push(result),
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+                started.pop_front();
+            }
+            if started.is_empty() && results.len() == before {
+                return Poll::Ready(Ok(std::mem::take(&mut results)));
+            }
+            if results.len() == before {
+                return Poll::Pending; // there is no room for another: those that were started wake us
+            }
+        }
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::fs;
-
-    use object_store::memory::InMemory;
 
     use super::*;
 
@@ -381,12 +505,8 @@ mod tests {
         resolve(&patterns.iter().map(ToString::to_string).collect::<Vec<_>>()).await
     }
 
-    async fn memory(files: &[(&str, &str)]) -> Arc<dyn ObjectStore> {
-        let store = InMemory::new();
-        for (name, content) in files {
-            store.put(&Location::parse(name).unwrap(), content.to_string().into()).await.unwrap();
-        }
-        Arc::new(store)
+    fn memory(files: &[(&str, &str)]) -> Arc<dyn Store> {
+        Arc::new(MemoryStore::new(files.iter().map(|(name, content)| (name.to_string(), content.as_bytes().to_vec()))))
     }
 
     #[tokio::test]
@@ -428,7 +548,7 @@ mod tests {
         let shards = resolve_str(&[&name]).await.unwrap();
         assert_eq!(names(&shards), [name]);
         assert_eq!(&shards[0].range(0..8).await.unwrap()[..], b"a[1].bin");
-        let store = memory(&[("a[1].bin", "x"), ("a1.bin", "y")]).await;
+        let store = memory(&[("a[1].bin", "x"), ("a1.bin", "y")]);
         assert_eq!(names(&resolve_in(store, &["a[1].bin".into()]).await.unwrap()), ["a[1].bin"]);
     }
 
@@ -458,7 +578,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_store_is_searched_like_a_folder() {
-        let store = memory(&[("d/b.bin", "bb"), ("d/a.bin", "a"), ("d/e/c.bin", "ccc"), ("d/.t/x.bin", "")]).await;
+        let store = memory(&[("d/b.bin", "bb"), ("d/a.bin", "a"), ("d/e/c.bin", "ccc"), ("d/.t/x.bin", "")]);
         let find = async |pattern: &str| resolve_in(store.clone(), &[pattern.to_string()]).await;
         assert_eq!(names(&find("d/*.bin").await.unwrap()), ["d/a.bin", "d/b.bin"]);
         assert_eq!(names(&find("**/*.bin").await.unwrap()), ["d/a.bin", "d/b.bin", "d/e/c.bin"]);
@@ -490,7 +610,7 @@ mod tests {
     async fn an_entry_names_content_not_place() {
         let middle = |byte: &str| format!("{}{byte}{}", "a".repeat(1 << 16), "b".repeat(1 << 16));
         let files = [("x/f", &*middle("1")), ("y/f", &*middle("1")), ("z/f", &*middle("")), ("z/g", "")];
-        let shards = resolve_in(memory(&files).await, &["*/*".into()]).await.unwrap();
+        let shards = resolve_in(memory(&files), &["*/*".into()]).await.unwrap();
         let mut entries = Vec::new();
         for shard in &shards {
             entries.push(shard.entry().await.unwrap());
@@ -514,8 +634,8 @@ mod tests {
                 async move {
                     match (failed, missing) {
                         (false, _) => Ok(7),
-                        (true, true) => Err(object_store::Error::NotFound { path: "a".into(), source: "".into() }),
-                        (true, false) => Err(object_store::Error::Generic { store: "test", source: "".into() }),
+                        (true, true) => Err(Trouble::Missing),
+                        (true, false) => Err(Trouble::Passing("broken".into())),
                     }
                 }
             })
@@ -526,5 +646,28 @@ mod tests {
         assert_eq!(calls.get(), 3);
         assert!(attempt(1, true).await.is_err());
         assert_eq!(calls.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn results_come_in_order_and_only_so_many_are_waited_for_at_once() {
+        let (running, most) = (Cell::new(0), Cell::new(0));
+        let job = |number: u64| {
+            let (running, most) = (&running, &most);
+            async move {
+                running.set(running.get() + 1);
+                most.set(running.get().max(most.get()));
+                tokio::time::sleep(Duration::from_millis(number * 7 % 5)).await;
+                running.set(running.get() - 1);
+                if number < 30 { Ok(number) } else { Err(Error::data(format!("job {number}"))) }
+            }
+        };
+        assert_eq!(side_by_side((0..20).map(job), 4).await.unwrap(), (0..20).collect::<Vec<_>>());
+        assert_eq!((running.get(), most.get()), (0, 4));
+        assert!(side_by_side((0..0).map(job), 4).await.unwrap().is_empty());
+        // Of 32 to 35, which start together, 35 fails at once and 32 last, after 4 ms.
+        for first in [20, 30, 31, 32, 33] {
+            let error = side_by_side((first..40).map(job), 4).await.unwrap_err();
+            assert_eq!(error.to_string(), format!("job {}", first.max(30)));
+        }
     }
 }

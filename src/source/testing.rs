@@ -3,11 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use object_store::memory::InMemory;
-use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
-
-use super::store::{Shard, resolve_in};
+use super::store::{MemoryStore, Shard, resolve_in};
 use super::{BlockSource, Piece, ReadLimits, Records};
 use crate::error::{Error, Result};
 
@@ -16,13 +12,10 @@ pub(super) fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
-/// Files in an object store in memory.
+/// Files in memory.
 pub(super) async fn shards(files: &[(&str, Vec<u8>)]) -> Vec<Shard> {
-    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    for (name, content) in files {
-        store.put(&Path::parse(name).unwrap(), content.clone().into()).await.unwrap();
-    }
-    resolve_in(store, &["**".into()]).await.unwrap()
+    let store = MemoryStore::new(files.iter().map(|(name, content)| (name.to_string(), content.clone())));
+    resolve_in(Arc::new(store), &["**".into()]).await.unwrap()
 }
 
 /// The pieces of a block, and what ended it.

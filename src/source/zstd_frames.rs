@@ -176,17 +176,12 @@ mod tests {
     use std::io::Write;
     use std::sync::Arc;
 
-    use object_store::memory::InMemory;
-    use object_store::path::Path;
-    use object_store::{ObjectStore, ObjectStoreExt};
-
-    use super::super::store::resolve_in;
+    use super::super::store::{MemoryStore, resolve_in};
     use super::*;
 
     async fn shard(bytes: &[u8]) -> Shard {
-        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        store.put(&Path::from("a.zst"), bytes.to_vec().into()).await.unwrap();
-        resolve_in(store, &["a.zst".into()]).await.unwrap().remove(0)
+        let store = MemoryStore::new([("a.zst".into(), bytes.to_vec())]);
+        resolve_in(Arc::new(store), &["a.zst".into()]).await.unwrap().remove(0)
     }
 
     /// Hardly compressible bytes.

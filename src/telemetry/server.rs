@@ -14,17 +14,14 @@ use axum::Router;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use axum::serve::Listener;
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
 
+use super::Registry;
 use crate::error::{Error, Result};
-
-/// How often recorded histograms are folded between requests: they would pile up.
-const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Connections at a time, where files may be open by the thousand; further ones are closed at once. Far more than watch
 /// a run.
@@ -40,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    tasks: [JoinHandle<()>; 2],
+    task: JoinHandle<()>,
 }
 
 impl Server {
@@ -52,7 +49,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.tasks.iter().for_each(JoinHandle::abort);
+        self.task.abort();
     }
 }
 
@@ -69,7 +66,7 @@ pub fn parse_address(text: &str) -> Result<SocketAddr> {
 }
 
 /// Shows the metrics at `/metrics`. Needs a running tokio.
-pub async fn serve(address: SocketAddr, handle: PrometheusHandle) -> Result<Server> {
+pub async fn serve(address: SocketAddr, registry: Registry) -> Result<Server> {
     let listener = TcpListener::bind(address).await.map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => {
             Error::option(format!("{address}: the port is taken; choose another for the metrics, or 0 for any"))
@@ -81,26 +78,17 @@ pub async fn serve(address: SocketAddr, handle: PrometheusHandle) -> Result<Serv
         _ => Error::io(&address.to_string(), &e),
     })?;
     let address = listener.local_addr().map_err(|e| Error::io("the metrics address", &e))?;
-    let upkeep = handle.clone();
     let metrics = move || {
-        let text = handle.render();
+        let text = registry.render();
         async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text) }
     };
     let about = concat!("anemone ", env!("CARGO_PKG_VERSION"), " is learning; its metrics are at /metrics\n");
     let router = Router::new().route("/metrics", get(metrics)).route("/", get(move || async move { about }));
     let listener = Doorkeeper { listener, places: Arc::new(Semaphore::new(most_connections())), lifetime: LIFETIME };
-    let tasks = [
-        tokio::spawn(async move {
-            let _ = axum::serve(listener, router).await; // ends only when aborted
-        }),
-        tokio::spawn(async move {
-            loop {
-                sleep(UPKEEP).await;
-                upkeep.run_upkeep();
-            }
-        }),
-    ];
-    Ok(Server { address, tasks })
+    let task = tokio::spawn(async move {
+        let _ = axum::serve(listener, router).await; // ends only when aborted
+    });
+    Ok(Server { address, task })
 }
 
 /// No more connections than an eighth of the files that this process may have open (`ulimit -n`), where the system
@@ -186,7 +174,6 @@ impl AsyncWrite for Visit {
 
 #[cfg(test)]
 mod tests {
-    use metrics_exporter_prometheus::PrometheusBuilder;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -203,9 +190,9 @@ mod tests {
 
     #[tokio::test]
     async fn metrics_are_served_on_loopback_until_the_run_ends() {
-        let recorder = PrometheusBuilder::new().build_recorder();
-        metrics::with_local_recorder(&recorder, || metrics::counter!("rows_total").increment(7));
-        let server = serve(parse_address("0").unwrap(), recorder.handle()).await.unwrap();
+        let registry = Registry::default();
+        metrics::with_local_recorder(&registry, || metrics::counter!("rows_total").increment(7));
+        let server = serve(parse_address("0").unwrap(), registry.clone()).await.unwrap();
         let address = server.address();
         assert!(address.ip().is_loopback() && address.port() != 0);
         let answer = ask(address, "/metrics").await;
@@ -214,11 +201,11 @@ mod tests {
         assert!(ask(address, "/").await.contains("/metrics"));
         assert!(ask(address, "/other").await.starts_with("HTTP/1.1 404"));
 
-        let error = serve(address, recorder.handle()).await.unwrap_err();
+        let error = serve(address, registry.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Option);
         assert!(error.to_string().contains("the port is taken"), "{error}");
         // An address for documentation, which no machine has.
-        let error = serve(parse_address("192.0.2.1:0").unwrap(), recorder.handle()).await.unwrap_err();
+        let error = serve(parse_address("192.0.2.1:0").unwrap(), registry.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Option);
         assert!(error.to_string().contains("has no such address"), "{error}");
         drop(server);

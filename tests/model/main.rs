@@ -14,3 +14,4 @@ mod precision;
 mod pyjuice;
 mod specs;
 mod states_in_use;
+mod walls;

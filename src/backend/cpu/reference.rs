@@ -1,14 +1,13 @@
 //! How fast this machine multiplies matrices: what the speed of everything else is held against.
 //!
-//! Every thread multiplies matrices of its own, all at the same time, as the backend's tiles do. The `gemm` crate,
-//! whose door this is, and our own kernels both have a try, and the better one counts; so does the best of many short
-//! rounds, because a machine that is shared is slow now and then and never too fast.
+//! Every thread multiplies matrices of its own, all at the same time, as the backend's tiles do, with the backend's own
+//! kernel on operands that are packed already: the best plain product that we know of here (benches/README.md has it
+//! beside those of two crates). The best of many short rounds counts, because a machine that is shared is slow now and
+//! then and never too fast.
 
 use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
-
-use gemm::Parallelism;
 
 use super::kernels::product::{LeftScratch, Matrix, MatrixMut, Packed, multiply};
 use super::kernels::{Arithmetic, Isa, IsaCap, Precision};
@@ -29,25 +28,17 @@ const ROUND_FLOPS: f64 = 1e8;
 /// The most billions of floating-point operations a second that `threads` threads reach together in `f32` matrix
 /// products. Takes some tenths of a second; zero threads count as one.
 pub fn reference_gemm(threads: usize) -> f64 {
-    let tries = SHAPES.iter().flat_map(|&shape| [Multiplier::Crate, Multiplier::Own].map(|with| (shape, with)));
-    tries.map(|(shape, with)| best_rate(threads.max(1), shape, with)).fold(0.0, f64::max) / 1e9
-}
-
-/// Who multiplies.
-#[derive(Clone, Copy)]
-enum Multiplier {
-    Crate,
-    Own,
+    SHAPES.iter().map(|&shape| best_rate(threads.max(1), shape)).fold(0.0, f64::max) / 1e9
 }
 
 /// Operations a second in the best round.
-fn best_rate(threads: usize, shape: Shape, with: Multiplier) -> f64 {
+fn best_rate(threads: usize, shape: Shape) -> f64 {
     let (rows, inner, cols) = shape;
     let flops = (2 * rows * inner * cols) as f64;
     let products = (ROUND_FLOPS / flops).ceil() as usize;
     let together = Barrier::new(threads);
     let rounds: Vec<Vec<(Instant, Instant)>> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| work(shape, with, products, &together))).collect();
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(|| work(shape, products, &together))).collect();
         workers.into_iter().filter_map(|worker| worker.join().ok()).collect()
     });
     let seconds = |round: usize| {
@@ -59,7 +50,7 @@ fn best_rate(threads: usize, shape: Shape, with: Multiplier) -> f64 {
 }
 
 /// One thread's rounds: when each began and ended.
-fn work(shape: Shape, with: Multiplier, products: usize, together: &Barrier) -> Vec<(Instant, Instant)> {
+fn work(shape: Shape, products: usize, together: &Barrier) -> Vec<(Instant, Instant)> {
     let (rows, inner, cols) = shape;
     // Ones: a product of normal numbers stays one, and subnormal ones would be slow.
     let (left, right) = (vec![1.0; rows * inner], vec![1.0; inner * cols]);
@@ -71,48 +62,13 @@ fn work(shape: Shape, with: Multiplier, products: usize, together: &Barrier) -> 
         together.wait();
         let begun = Instant::now();
         for _ in 0..products {
-            match with {
-                Multiplier::Crate => gemm_product(shape, &left, &right, &mut out),
-                Multiplier::Own => {
-                    let left = Matrix::new(&left, rows, inner, inner);
-                    let out = MatrixMut::new(&mut out, rows, cols, cols);
-                    multiply(arithmetic, out, left, &packed, &mut scratch);
-                }
-            }
+            let left = Matrix::new(&left, rows, inner, inner);
+            multiply(arithmetic, MatrixMut::new(&mut out, rows, cols, cols), left, &packed, &mut scratch);
         }
         std::hint::black_box(&mut out);
         (begun, Instant::now())
     };
     (0..ROUNDS).map(round).collect()
-}
-
-/// out = left·right by the `gemm` crate.
-fn gemm_product((rows, inner, cols): Shape, left: &[f32], right: &[f32], out: &mut [f32]) {
-    assert!(left.len() == rows * inner && right.len() == inner * cols && out.len() == rows * cols, "whole matrices");
-    // SAFETY: the line above: all three matrices lie inside their slices, and `out` is borrowed mutably.
-    unsafe {
-        gemm::gemm(
-            rows,
-            cols,
-            inner,
-            out.as_mut_ptr(),
-            1,
-            cols as isize,
-            false,
-            left.as_ptr(),
-            1,
-            inner as isize,
-            right.as_ptr(),
-            1,
-            cols as isize,
-            1.0f32,
-            1.0f32,
-            false,
-            false,
-            false,
-            Parallelism::None,
-        );
-    }
 }
 
 #[cfg(test)]

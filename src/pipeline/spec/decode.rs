@@ -6,7 +6,7 @@ use super::document::Document;
 use super::section::Section;
 use super::source::{Format, SourceSpec};
 use super::tables;
-use crate::decode::image::{Color, ImageSpec, MAX_LEVELS};
+use crate::decode::image_spec::{Color, ImageSpec, MAX_LEVELS};
 use crate::error::Result;
 use crate::pipeline::suggest::list;
 

@@ -8,7 +8,7 @@ use proptest::strategy::Union;
 use super::*;
 use crate::backend::RetainSource;
 use crate::circuit::Smoothing;
-use crate::decode::image::Color;
+use crate::decode::image_spec::Color;
 use crate::error::ErrorKind;
 use crate::optim::{
     AdamSpec, AnemoneSpec, AverageSpec, Averaging, FullBatchEmSpec, Length, MiniBatchEmSpec, OptimizerSpec, Schedule,

@@ -1,8 +1,8 @@
-//! What images are to become: patches, colours and shades.
+//! How images become rows: what a pipeline says of it. `image` does it.
 
 use serde::{Deserialize, Serialize};
 
-use crate::decode::ycocg::{YCOCG_BINS, YCOCG_R_CATEGORIES};
+use super::ycocg::{YCOCG_BINS, YCOCG_R_CATEGORIES};
 
 /// Shades of a channel of 8 bits.
 pub const MAX_LEVELS: u32 = 256;
@@ -76,12 +76,11 @@ impl Color {
         }
     }
 
-    /// Returns true if a channel is a scale of shades, which can be made coarser.
+    /// Whether a channel is a scale of shades, which can be made coarser.
     pub fn has_levels(self) -> bool {
         matches!(self, Self::Rgb | Self::Grey)
     }
 
-    /// As files write it.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::YcocgR => "ycocg-r",
@@ -90,15 +89,4 @@ impl Color {
             Self::Grey => "grey",
         }
     }
-}
-
-/// The nearest of so many shades, evenly spaced from 0 to 255.
-pub(super) fn nearest_level(byte: u8, levels: u32) -> u8 {
-    ((u32::from(byte) * (levels - 1) * 2 + 255) / 510) as u8
-}
-
-/// A shade of so many as a byte, the way back from [`nearest_level`].
-pub(super) fn shade(level: u32, levels: u32) -> u8 {
-    let last = levels - 1;
-    ((level.min(last) * 510 + last) / (2 * last)) as u8
 }
