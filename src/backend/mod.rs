@@ -56,9 +56,6 @@ fn own_index(is_ours: bool, index: u32, count: usize) -> Result<usize> {
     if is_ours && index < count { Ok(index) } else { Err(Error::state("a buffer handle belongs to another backend")) }
 }
 
-/// Log space does not follow flows below this part of a row's flow.
-const NEGLIGIBLE_FLOW: f64 = 1e-30;
-
 /// The contents of a buffer, for saving and putting back to the same bits.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Tensor {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::mean_flows::{FlowGatherer, MeanFlows};
 use super::rule::{Buffer, ByRule, Rule};
 use super::{Averaging, Optimizer, Options, Schedule, check_batches_per_update, check_smoothing};
-use crate::backend::{Backend, EmUpdate, Retain, ParamRowsId};
+use crate::backend::{Backend, EmUpdate, ParamRowsId, Retain};
 use crate::circuit::Smoothing;
 use crate::error::Result;
 

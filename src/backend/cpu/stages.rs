@@ -219,7 +219,7 @@ pub(super) mod tests {
 
     use super::*;
     use crate::circuit::{Categorical, Distribution};
-    use crate::structure::{HcltOptions, Tree, Tying, hclt, hmm};
+    use crate::structure::{HcltOptions, Tree, hclt, hmm};
 
     pub fn planned(circuit: &Circuit) -> (Plan, Stages) {
         let plan = Plan::new(circuit);
@@ -235,7 +235,7 @@ pub(super) mod tests {
 
     #[test]
     fn every_step_is_in_one_stage_and_every_block_is_gathered_once() {
-        for circuit in [tree(), hmm(5, 4, Categorical::new(6).unwrap(), Tying::Homogeneous).unwrap()] {
+        for circuit in [tree(), hmm(5, 4, Categorical::new(6).unwrap()).unwrap()] {
             let (plan, stages) = planned(&circuit);
             let steps: Vec<usize> = stages.steps.iter().flat_map(Clone::clone).collect();
             assert_eq!(steps, (0..plan.steps.len()).collect::<Vec<_>>());
@@ -245,7 +245,7 @@ pub(super) mod tests {
             shared.for_each(|param| units[param.index()] += circuit.params()[param.index()].units);
             assert_eq!(units, circuit.params().iter().map(|block| block.units).collect::<Vec<_>>());
         }
-        let (_, hmm) = planned(&hmm(5, 4, Categorical::new(6).unwrap(), Tying::Homogeneous).unwrap());
+        let (_, hmm) = planned(&hmm(5, 4, Categorical::new(6).unwrap()).unwrap());
         assert!(hmm.is_released_at_end());
         assert!(!planned(&tree()).1.is_released_at_end());
     }
