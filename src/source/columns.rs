@@ -316,12 +316,14 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{
-        BinaryArray, FixedSizeListArray, Float32Array, Int64Array, ListArray, StringArray, StructArray, UInt8Array,
-        UInt16Array,
+        ArrayRef, BinaryArray, FixedSizeListArray, Float32Array, Int64Array, ListArray, RecordBatch, StringArray,
+        StructArray, UInt8Array, UInt16Array,
     };
     use arrow::datatypes::{Int64Type, UInt8Type};
 
     use super::*;
+    use crate::data::Column;
+    use crate::source::{Lists, Records};
 
     fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
         RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap()
