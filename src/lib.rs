@@ -1,20 +1,36 @@
 //! A streaming learner for probabilistic circuits.
 //!
-//! Probabilistic circuits are generative models that answer marginal and conditional queries exactly. This crate builds
-//! them ([`structure`], [`circuit`]), puts them on a device ([`backend`]) and learns their parameters from batches of
-//! rows ([`optim`]) with anemone, a mini-batch EM, or with one of its baselines.
+//! Probabilistic circuits are generative models that answer marginal and conditional queries exactly. Start with
+//! [`Learner`]: it puts a circuit on a device and learns its parameters from batches of rows, with anemone, a mini-batch
+//! EM, or with one of its baselines. Ask it for a [`View`] to query the model while it learns.
 //!
-//! # Layout
+//! ```
+//! use anemone::{Batch, Categorical, Learner, hmm};
 //!
-//! * [`data`]: batches of rows, the only words that the data side and the model side share.
-//! * [`circuit`]: what a circuit is; [`structure`]: the shapes people use; [`plan`]: a circuit as a flat program.
-//! * [`backend`]: a circuit on a device: likelihoods, flows, updates.
-//! * [`optim`]: optimizers, short programs for a backend.
-//! * [`telemetry`]: metrics of a run.
-//! * [`compare`]: optimizers side by side.
-//! * [`mod@bench`]: how fast all of that is; [`cli`]: the command line.
+//! let circuit = hmm(8, 16, Categorical::new(4)?)?; // rows of 8 symbols out of 4, 16 hidden states
+//! let learner = Learner::on(circuit).spawn()?; // on a thread of its own; async methods have blocking twins
+//! let rows = Batch::from_rows(&[0u8, 1, 2, 3, 0, 1, 2, 3, 3, 2, 1, 0, 3, 2, 1, 0], 8)?;
+//! for _ in 0..20 {
+//!     learner.learn_blocking(rows.clone())?;
+//! }
+//! let view = learner.view_blocking()?; // one θ for any number of questions
+//! let first_half = rows.clone().with_missing(|_, var| var >= 4);
+//! let second_half = rows.with_missing(|_, var| var < 4);
+//! println!("{:?}", view.conditional(&second_half, &first_half)?); // log p(second half | first half)
+//! # Ok::<(), anemone::Error>(())
+//! ```
 //!
-//! The README has a complete example; `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the
+//! | to | see |
+//! |---|---|
+//! | learn, query, save and resume | [`Learner`], [`LearnerBuilder`], [`View`], [`learner`] |
+//! | choose a structure | [`hmm`], [`monarch_hmm`], [`hclt`], [`pd`], [`pdhclt`], [`rat_spn`], [`structure`] |
+//! | build a circuit of your own | [`CircuitBuilder`], [`circuit`] |
+//! | choose an optimizer and its options | [`optim`] |
+//! | hand over rows | [`Batch`], [`data`] |
+//! | read files and streams, decode records | [`source`], [`decode`] (feature `pipeline`) |
+//!
+//! Modules that this page does not list are internal: they are reachable for this crate's own tests, benches and
+//! command, and may change at any time. `docs/ARCHITECTURE.md` walks through the code, `docs/MATH.md` through the
 //! formulas.
 //!
 //! # Features
@@ -40,21 +56,22 @@
 #[cfg(test)]
 extern crate self as anemone; // unit tests share the circuits of `tests/common`, which name this crate from outside
 
+#[doc(hidden)]
 pub mod backend;
 #[cfg(feature = "pipeline")]
-#[cfg_attr(docsrs, doc(cfg(feature = "pipeline")))]
+#[doc(hidden)]
 pub mod batcher;
 #[cfg(feature = "cli")]
-#[cfg_attr(docsrs, doc(cfg(feature = "cli")))]
+#[doc(hidden)]
 pub mod bench;
 #[cfg(feature = "pipeline")]
 mod caught;
 pub mod circuit;
 #[cfg(feature = "cli")]
-#[cfg_attr(docsrs, doc(cfg(feature = "cli")))]
+#[doc(hidden)]
 pub mod cli;
 #[cfg(feature = "cli")]
-#[cfg_attr(docsrs, doc(cfg(feature = "cli")))]
+#[doc(hidden)]
 pub mod compare;
 pub mod data;
 #[cfg(feature = "pipeline")]
@@ -67,22 +84,26 @@ pub mod learner;
 mod machine_memory;
 pub mod optim;
 #[cfg(feature = "pipeline")]
-#[cfg_attr(docsrs, doc(cfg(feature = "pipeline")))]
+#[doc(hidden)]
 pub mod order;
 #[cfg(feature = "pipeline")]
-#[cfg_attr(docsrs, doc(cfg(feature = "pipeline")))]
+#[doc(hidden)]
 pub mod pipeline;
+#[doc(hidden)]
 pub mod plan;
+#[doc(hidden)]
 pub mod query;
+#[doc(hidden)]
 pub mod rng;
 #[cfg(feature = "pipeline")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pipeline")))]
 pub mod source;
 pub mod structure;
 #[cfg(feature = "pipeline")]
-#[cfg_attr(docsrs, doc(cfg(feature = "pipeline")))]
+#[doc(hidden)]
 pub mod telemetry;
 
+pub use backend::{BatchReport, Device, Place, TrainingPrecision};
 pub use circuit::{Categorical, Circuit, CircuitBuilder, DiscreteLogistic, Gaussian, Params};
 pub use data::Batch;
 pub use error::{Error, ErrorKind, Result};

@@ -299,8 +299,19 @@ pub struct AdamStep {
     pub step: u64,
 }
 
+/// Only this crate has backends: handles can be made by nobody else.
+mod sealed {
+    pub trait Sealed {}
+
+    impl Sealed for super::cpu::CpuBackend {}
+    #[cfg(feature = "cuda")]
+    impl Sealed for super::cuda::CudaBackend {}
+    #[cfg(feature = "cuda")]
+    impl Sealed for super::cuda::CudaGroup {}
+}
+
 /// A circuit on a device.
-pub trait Backend: Send {
+pub trait Backend: sealed::Sealed + Send {
     /// The circuit.
     fn circuit(&self) -> &Arc<Circuit>;
 

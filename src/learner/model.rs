@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::checkpoint::{CheckpointMeta, Contents, load_meta, load_model, write_folder};
-use super::{Identity, Snapshot};
+use super::{Identity, Snapshot, View};
 use crate::circuit::{Circuit, Params};
 use crate::error::Result;
 
@@ -22,6 +22,13 @@ pub struct Model {
     pub params: Params,
     /// Where it comes from.
     pub meta: CheckpointMeta,
+}
+
+impl Model {
+    /// The model, to be asked: likelihoods, conditionals, samples.
+    pub fn view(&self) -> Result<View> {
+        View::of(self.circuit.clone(), self.params.clone())
+    }
 }
 
 /// Writes a snapshot's model as the folder `path`, whole or not at all; an older model of that name is replaced.

@@ -51,6 +51,12 @@ impl View {
         Self { evaluator: Arc::new(evaluator), batches, updates, is_averaged }
     }
 
+    /// A view of a model that no learner holds, such as one that was read from a folder.
+    pub fn of(circuit: Arc<Circuit>, params: Params) -> Result<Self> {
+        params.check(&circuit)?;
+        Ok(Self::new(Evaluator::on_host(circuit, params)?, 0, 0, false))
+    }
+
     /// The circuit.
     pub fn circuit(&self) -> &Arc<Circuit> {
         self.evaluator.circuit()

@@ -204,6 +204,18 @@ fn a_view_stays_what_it_was_and_says_of_which_update() {
     assert!(!latest.is_averaged());
 }
 
+#[test]
+fn a_model_that_was_read_is_asked_like_a_learner() {
+    let home = tempfile::tempdir().unwrap();
+    let learner = Learner::on(circuit()).spawn().unwrap();
+    learner.learn_blocking(rows(30, 2)).unwrap();
+    let path = learner.checkpoint_blocking(home.path()).unwrap();
+    let view = anemone::learner::model::load(&path).unwrap().view().unwrap();
+    assert_eq!(bits(view.params()), bits(&learner.params_blocking().unwrap()));
+    let batch = rows(10, 3);
+    assert_eq!(view.log_likelihoods(&batch).unwrap(), learner.log_likelihoods_blocking(batch).unwrap());
+}
+
 /// Threads that ask without a pause, some of them for a new view each time, change no bit of what is learned; and every
 /// answer is of one θ, by its view's own parameters.
 #[test]
