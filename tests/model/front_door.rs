@@ -11,6 +11,7 @@ use anemone::learner::{checkpoint, circuit_digest};
 use anemone::optim::{AdamSpec, AnemoneSpec, Averaging, FullBatchEmSpec, StepwiseEmSpec};
 use anemone::query::{sample, sample_given};
 use anemone::rng::Rng;
+use anemone::structure::{start_from_rows, start_sequence};
 use anemone::{Batch, Categorical, Circuit, ErrorKind, Learner, View, hmm};
 use proptest::prelude::*;
 
@@ -84,7 +85,7 @@ fn what_a_builder_is_told_wrongly_is_one_clear_error() {
         (on().optimizer(adam()).step(0.1).spawn(), "step: is an option of anemone", Some("step")),
         (on().keep_checkpoints(0).spawn(), "keep_checkpoints = 0", Some("keep_checkpoints")),
         (on().threads(0).spawn(), "threads = 0: must be at least 1", None),
-        (on().start_from_rows(batch).spawn(), "the rows to start from: row 0: variable 0: category 9", None),
+        (on().start_from_rows(batch).spawn(), "category 9 is outside 0..5", None),
         (on().params(Params::random(&mixed(), 1, 1.0).unwrap()).spawn(), "do not fit", None),
     ] {
         let error = result.unwrap_err();
@@ -96,15 +97,18 @@ fn what_a_builder_is_told_wrongly_is_one_clear_error() {
 }
 
 #[test]
-fn a_start_from_rows_is_better_than_noise() {
-    let batch = rows(400, 3);
-    let mean = |learner: &Learner| {
-        let all = learner.log_likelihoods_blocking(batch.clone()).unwrap();
-        all.iter().sum::<f64>() / all.len() as f64
-    };
-    let noise = mean(&Learner::on(circuit()).spawn().unwrap());
-    let started = mean(&Learner::on(circuit()).start_from_sequences(batch.clone()).spawn().unwrap());
-    assert!(started > noise, "{started} is not above {noise}");
+fn starts_from_rows_are_those_of_a_pipeline() {
+    let (circuit, rows) = (circuit(), rows(400, 3));
+    let mut sequence = Params::random(&circuit, 7, 8.0).unwrap();
+    start_sequence(&circuit, &rows, &mut sequence).unwrap();
+    let mut tree = Params::random(&circuit, 7, 2.0).unwrap();
+    start_from_rows(&circuit, &rows, 7, &mut tree).unwrap();
+    let on = || Learner::on(circuit.clone()).seed(7);
+    for (builder, wanted) in [(on().start_from_sequences(rows.clone()), sequence), (on().start_from_rows(rows), tree)] {
+        let started = builder.spawn().unwrap().params_blocking().unwrap();
+        assert_eq!(bits(&started), bits(&wanted));
+        assert_ne!(bits(&started), bits(&Params::random(&circuit, 7, 2.0).unwrap()));
+    }
 }
 
 /// Every question under one θ: against the same questions asked of the parameters themselves.

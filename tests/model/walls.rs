@@ -27,8 +27,7 @@ fn paragraph(page: &str, words: &str) -> String {
 /// Which floor each module of `src` is on, from 0 at the bottom.
 fn floors(page: &str) -> BTreeMap<String, usize> {
     let said = page.find("Imports point down this list, never up:").expect("docs/ARCHITECTURE.md has the order");
-    let list = page[said..].split("\n\n").nth(1).unwrap().replace('\n', " ");
-    let rows: Vec<&str> = list.split('·').rev().collect();
+    let rows: Vec<&str> = page[said..].split("\n\n").nth(1).unwrap().lines().rev().collect();
     let of_row =
         |(floor, row): (usize, &&str)| row.split(',').map(|name| (name.trim().to_string(), floor)).collect::<Vec<_>>();
     rows.iter().enumerate().flat_map(of_row).collect()

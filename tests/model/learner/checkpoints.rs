@@ -241,7 +241,7 @@ fn a_checkpoint_is_written_by_a_process_that_can_open_no_more_files() {
         return;
     }
     let home = tempfile::tempdir().unwrap();
-    let test = "a_checkpoint_is_written_by_a_process_that_can_open_no_more_files";
+    let test = "learner::checkpoints::a_checkpoint_is_written_by_a_process_that_can_open_no_more_files";
     let child = Command::new("sh")
         .args(["-c", &format!("ulimit -n 64; exec \"$0\" --exact {test} --nocapture")])
         .arg(std::env::current_exe().unwrap())
@@ -283,11 +283,9 @@ fn a_full_disk_is_an_error_that_costs_nothing() {
     before.progress.batches = 0;
     let kept = write(home.path(), &before);
     let child = Command::new("sh")
-        .args([
-            "-c",
-            "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact a_full_disk_is_an_error_that_costs_nothing --nocapture",
-        ])
+        .args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact \"$1\" --nocapture"])
         .arg(std::env::current_exe().unwrap())
+        .arg("learner::checkpoints::a_full_disk_is_an_error_that_costs_nothing")
         .env(ASKED, home.path())
         .output()
         .unwrap();
