@@ -86,7 +86,7 @@ fn what_a_builder_is_told_wrongly_is_one_clear_error() {
         (on().keep_checkpoints(0).spawn(), "keep_checkpoints = 0", Some("keep_checkpoints")),
         (on().threads(0).spawn(), "threads = 0: must be at least 1", None),
         (on().start_from_rows(batch).spawn(), "category 9 is outside 0..5", None),
-        (on().params(Params::random(&mixed(), 1, 1.0).unwrap()).spawn(), "do not fit", None),
+        (on().params(Params::random(&mixed(), 1, 1.0).unwrap()).spawn(), "belong to a circuit of another shape", None),
     ] {
         let error = result.unwrap_err();
         assert!(error.to_string().contains(words), "`{error}` has no `{words}`");
