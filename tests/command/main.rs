@@ -14,5 +14,6 @@ mod damage;
 mod drawn_rows;
 mod first_use;
 mod kill;
+mod older_runs;
 mod pipelines;
 mod report;
