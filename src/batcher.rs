@@ -13,8 +13,8 @@ use crate::decode::{BadRecord, Decoded, Output, RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::order::{Permutation, rows_of_window};
 
-/// `[batch]`: how rows are put into batches. As JSON it is part of what a checkpoint says a run is made of, so its names
-/// stay; a pipeline calls the last one `shuffle_window`.
+/// `[batch]`: how rows are put into batches. As JSON it is part of what a checkpoint says a run is made of, so its
+/// names stay; a pipeline calls the last one `shuffle_window`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchSpec {

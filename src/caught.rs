@@ -3,8 +3,8 @@
 //! Readers of damaged files panic now and then, in crates that are not ours; whoever calls them turns that into an
 //! error with a place. The text that Rust prints for every panic would come first and look as if the program had
 //! crashed. So a panic inside [`quietly`] is not printed: its text and place are in the error. All other panics, and
-//! those of other threads, are reported as they were before. Used by `source` and `pipeline`; `learner` reads the text of
-//! its own.
+//! those of other threads, are reported as they were before. Used by `source` and `pipeline`; `learner` reads the text
+//! of its own.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -23,11 +23,12 @@ impl WholeFile {
         beside.push(".tmp");
         let beside = (!is_special).then(|| PathBuf::from(beside));
         let file = File::create(beside.as_deref().unwrap_or(path));
-        let file = file.map_err(|e| Error::io_at(&path, &e))?;
+        let file = file.map_err(|e| Error::io_at(path, &e))?;
         Ok(Self { path: path.to_path_buf(), beside, writer: BufWriter::new(file) })
     }
 
-    /// Puts the file into its place, once its bytes are on the disk: a machine that dies leaves the old file or the new.
+    /// Puts the file into its place, once its bytes are on the disk: a machine that dies leaves the old file or the
+    /// new.
     pub fn finish(mut self) -> Result<()> {
         let flushed = self.writer.flush();
         let done = match self.beside.take() {
@@ -85,7 +86,7 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
 /// Writes a small file whole or not at all.
 pub(crate) fn write_whole(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
     let mut file = WholeFile::create(path)?;
-    file.write_all(contents.as_ref()).map_err(|e| Error::io_at(&path, &e))?;
+    file.write_all(contents.as_ref()).map_err(|e| Error::io_at(path, &e))?;
     file.finish()
 }
 

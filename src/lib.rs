@@ -1,8 +1,8 @@
 //! A streaming learner for probabilistic circuits.
 //!
 //! Probabilistic circuits are generative models that answer marginal and conditional queries exactly. Start with
-//! [`Learner`]: it puts a circuit on a device and learns its parameters from batches of rows, with anemone, a mini-batch
-//! EM, or with one of its baselines. Ask it for a [`View`] to query the model while it learns.
+//! [`Learner`]: it puts a circuit on a device and learns its parameters from batches of rows, with anemone, a
+//! mini-batch EM, or with one of its baselines. Ask it for a [`View`] to query the model while it learns.
 //!
 //! ```
 //! use anemone::{Batch, Categorical, Learner, hmm};

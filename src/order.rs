@@ -1,8 +1,8 @@
 //! The order of rows, computed and never remembered.
 //!
 //! A [`Permutation`] is a keyed Feistel network with cycle walking: where position `i` goes is a pure function of the
-//! key, so a stream can go on from any position without a shuffle buffer. [`EpochOrder`] permutes the blocks of an epoch
-//! and cuts them into windows by bytes; `batcher` permutes the rows inside each window.
+//! key, so a stream can go on from any position without a shuffle buffer. [`EpochOrder`] permutes the blocks of an
+//! epoch and cuts them into windows by bytes; `batcher` permutes the rows inside each window.
 
 use std::ops::Range;
 

@@ -121,7 +121,7 @@ pub fn load(path: &Path) -> Result<(Circuit, Option<Params>)> {
 
 /// Writes a circuit to a file.
 pub fn save(path: &Path, circuit: &Circuit, params: Option<&Params>) -> Result<()> {
-    fs::write(path, write_circuit(circuit, params)).map_err(|e| Error::io_at(&path, &e))
+    fs::write(path, write_circuit(circuit, params)).map_err(|e| Error::io_at(path, &e))
 }
 
 /// A node as written. Sizes are checked by the builder, which knows the children.

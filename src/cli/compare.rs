@@ -164,7 +164,7 @@ fn quoted(word: &str) -> String {
 fn write(findings: &Findings, out: &Path) -> Result<report::Written> {
     let text = serde_json::to_string_pretty(findings);
     let text = text.map_err(|e| Error::internal(format!("the findings cannot be written: {e}")))?;
-    std::fs::create_dir_all(out).map_err(|e| Error::io_at(&out, &e))?;
+    std::fs::create_dir_all(out).map_err(|e| Error::io_at(out, &e))?;
     write_whole(&out.join("findings.json"), &text)?;
     report::write(findings, out)
 }

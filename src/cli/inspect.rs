@@ -35,8 +35,8 @@ pub(super) fn run(args: &InspectArgs) -> Outcome {
         true if ends_in("toml") => pipeline(&args.path)?,
         true if ends_in("json") => circuit_file(&args.path)?,
         true => {
-            let why = "is not known by its name: a circuit ends in .json, a pipeline in .toml; a model, a checkpoint or a \
-                       run is a folder";
+            let why = "is not known by its name: a circuit ends in .json, a pipeline in .toml; a model, a checkpoint \
+                       or a run is a folder";
             return Err(Error::missing_path(format!("{}: {why}", args.path.display())));
         }
         false => checkpoint(&args.checkpoint.find(&args.path)?)?,

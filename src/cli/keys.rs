@@ -113,6 +113,29 @@ fn markdown() -> Result<String> {
     Ok(page)
 }
 
+/// A paragraph in lines of at most 120 columns.
+fn wrapped(text: &str) -> String {
+    const COLUMNS: usize = 120;
+    let (mut lines, mut column) = (String::new(), 0);
+    for word in text.split(' ') {
+        let width = word.chars().count();
+        match column {
+            0 => {}
+            _ if column + 1 + width > COLUMNS => {
+                lines.push('\n');
+                column = 0;
+            }
+            _ => {
+                lines.push(' ');
+                column += 1;
+            }
+        }
+        lines += word;
+        column += width;
+    }
+    lines
+}
+
 fn section_markdown(table: &Table, page: &mut String) -> Result<()> {
     let has_owners = table.keys.iter().any(|key| !(table.owners)(key.name).is_empty());
     let (heading, rule) = match has_owners {
@@ -120,7 +143,8 @@ fn section_markdown(table: &Table, page: &mut String) -> Result<()> {
         false => ("| key | type | default | meaning |", "|---|---|---|---|"),
     };
     let title = if table.path.is_empty() { "At the top".to_string() } else { format!("`[{}]`", table.path) };
-    let _ = write!(page, "\n### {title}\n\n{}\n\n{heading}\n{rule}\n", table.about); // a string takes everything
+    let about = wrapped(table.about);
+    let _ = write!(page, "\n### {title}\n\n{about}\n\n{heading}\n{rule}\n"); // a string takes everything
     for key in table.keys {
         let owners = match (has_owners, (table.owners)(key.name)) {
             (false, _) => None,

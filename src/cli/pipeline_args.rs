@@ -44,7 +44,8 @@ pub(super) struct PipelineArgs {
     /// Rows in a batch
     #[arg(long, requires = "data", conflicts_with = "file")]
     batch_rows: Option<u64>,
-    #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::OPTIMIZERS, hide_possible_values = true)]
+    #[arg(long, requires = "data", conflicts_with = "file")]
+    #[arg(value_parser = words::OPTIMIZERS, hide_possible_values = true)]
     #[arg(help = format!("The optimizer: {}", words::OPTIMIZERS.list()))]
     optimizer: Option<String>,
 }

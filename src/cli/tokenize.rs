@@ -253,7 +253,7 @@ impl Beside {
 
     /// Gives it the wanted name; how many bytes it has.
     fn publish(mut self, out: &Path) -> Result<u64> {
-        let failed = |e: std::io::Error| Error::io_at(&out, &e);
+        let failed = |e: std::io::Error| Error::io_at(out, &e);
         let bytes = fs::metadata(&self.path).map_err(failed)?.len();
         put_in_place(&self.path, out).map_err(failed)?;
         self.published = true;

@@ -23,7 +23,7 @@ pub(super) struct TokenizerJson {
 impl TokenizerJson {
     /// Reads the file.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|error| Error::io_at(&path, &error))?;
+        let bytes = std::fs::read(path).map_err(|error| Error::io_at(path, &error))?;
         Self::parse(&bytes).map_err(|error| error.at_path(path))
     }
 

@@ -34,12 +34,14 @@ pub(super) fn wait<T>(future: impl Future<Output = T>) -> T {
 macro_rules! with_blocking_twins {
     ($(
         $(#[doc = $doc:literal])*
-        pub async fn $name:ident / $blocking:ident(&$self:ident $(, $arg:ident: $type:ty)* $(,)?) -> $result:ty $body:block
+        pub async fn $name:ident / $blocking:ident(&$self:ident $(, $arg:ident: $type:ty)*) -> $result:ty $body:block
     )*) => {$(
         $(#[doc = $doc])*
         pub async fn $name(&$self $(, $arg: $type)*) -> $result $body
 
-        #[doc = concat!("[`", stringify!($name), "`](Self::", stringify!($name), ") for threads: it blocks, so not for async tasks.")]
+        #[doc = concat!(
+            "[`", stringify!($name), "`](Self::", stringify!($name), ") for threads: it blocks, so not for async tasks."
+        )]
         pub fn $blocking(&$self $(, $arg: $type)*) -> $result {
             $crate::learner::blocking::wait($self.$name($($arg),*))
         }

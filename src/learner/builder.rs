@@ -149,8 +149,9 @@ impl LearnerBuilder {
         self
     }
 
-    /// Starts a tree or a circuit of regions from rows of the data, some hundreds: state k of every latent begins as one
-    /// whole row, which is worth more than any choice of optimizer (docs/EXPERIMENTS.md). Densities start from them too.
+    /// Starts a tree or a circuit of regions from rows of the data, some hundreds: state k of every latent begins as
+    /// one whole row, which is worth more than any choice of optimizer (docs/EXPERIMENTS.md). Densities start from them
+    /// too.
     pub fn start_from_rows(mut self, rows: Batch) -> Self {
         self.start = Start::Rows(rows);
         self
@@ -256,8 +257,8 @@ impl Start {
     }
 }
 
-/// The newest checkpoint of a folder, if it has any and is of the same learner. A folder in which no checkpoint is whole
-/// is an error: starting afresh would throw away what could perhaps be saved.
+/// The newest checkpoint of a folder, if it has any and is of the same learner. A folder in which no checkpoint is
+/// whole is an error: starting afresh would throw away what could perhaps be saved.
 fn newest(folder: &CheckpointFolder, identity: &Identity) -> Result<Option<Checkpoint>> {
     let latest = folder.latest()?;
     let Some((path, checkpoint)) = latest.found else {
@@ -269,8 +270,8 @@ fn newest(folder: &CheckpointFolder, identity: &Identity) -> Result<Option<Check
     match identity.differences(&checkpoint.meta.identity) {
         None => Ok(Some(checkpoint)),
         Some(differences) => Err(Error::state(format!(
-            "the checkpoint is of another learner, which differs in {differences}; choose another folder, or start from \
-             its parameters"
+            "the checkpoint is of another learner, which differs in {differences}; choose another folder, or start \
+             from its parameters"
         ))
         .at_path(path)),
     }

@@ -99,8 +99,8 @@ impl CheckpointFolder {
 
     /// What to tell where [`Hold::Taken`] is the answer.
     pub fn taken(&self) -> Error {
-        let why = "the folder was replaced, and another process may be writing here; nothing is overwritten; go on from \
-                   the last checkpoint of this run, wherever it is now";
+        let why = "the folder was replaced, and another process may be writing here; nothing is overwritten; go on \
+                   from the last checkpoint of this run, wherever it is now";
         Error::io_at(&self.dir, &io::Error::other(why))
     }
 
@@ -161,7 +161,7 @@ fn locked(file: &File) -> io::Result<bool> {
 
 /// The checkpoints in a folder by step, oldest first; not yet checked. A folder that does not exist has none.
 pub fn list(dir: &Path) -> Result<Vec<(u64, PathBuf)>> {
-    let failed = |e: &io::Error| Error::io_at(&dir, e);
+    let failed = |e: &io::Error| Error::io_at(dir, e);
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.map_err(|e| failed(&e))?,

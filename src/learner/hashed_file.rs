@@ -36,7 +36,7 @@ pub(super) fn write(path: &Path, fill: impl FnOnce(&mut HashingWriter) -> io::Re
         file.get_ref().sync_all()?;
         Ok(FileHash { bytes, sha256: hex(state) })
     };
-    written().map_err(|e| Error::io_at(&path, &e))
+    written().map_err(|e| Error::io_at(path, &e))
 }
 
 fn hex(state: Sha256) -> String {

@@ -123,7 +123,7 @@ fn sync(folder: &Path) -> Result<()> {
 }
 
 fn failed(path: &Path, error: &io::Error) -> Error {
-    Error::io_at(&path, error)
+    Error::io_at(path, error)
 }
 
 #[cfg(test)]

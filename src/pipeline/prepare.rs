@@ -1,7 +1,7 @@
 //! A pipeline, opened: its source, decoder and held-out rows.
 //!
-//! What `train`, `check` and `eval` do first. Opening reads headers, not data. `build` makes the circuit that will learn
-//! these rows.
+//! What `train`, `check` and `eval` do first. Opening reads headers, not data. `build` makes the circuit that will
+//! learn these rows.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -169,8 +169,8 @@ pub(crate) fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Res
     let optimizer = &spec.learn.optimizer;
     if (is_live || is_endless) && optimizer.batches_per_update().is_none() {
         return Err(Error::option(format!(
-            "learn.optimizer = \"{}\": updates at the end of an epoch, and this source has none that is known: use anemone, \
-             mini_batch_em or stepwise_em, read rows from files, or give synthetic data a number of rows",
+            "learn.optimizer = \"{}\": updates at the end of an epoch, and this source has none that is known: use \
+             anemone, mini_batch_em or stepwise_em, read rows from files, or give synthetic data a number of rows",
             optimizer.name()
         )));
     }

@@ -48,7 +48,7 @@ pub fn check_run_folder(out: &Path) -> Result<()> {
     let whole = match fs::canonicalize(out) {
         Ok(whole) => whole,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Error::io_at(&out, &e)),
+        Err(e) => return Err(Error::io_at(out, &e)),
     };
     if whole.parent().is_none() {
         return refuse("is the root of the file system");
@@ -155,7 +155,7 @@ impl JsonLines {
     /// Opens the file for adding, keeping the lines for which `keep` holds. Lines that are not whole go too: a killed
     /// process or a full disk may leave the beginning of one.
     pub fn open(path: &Path, mut keep: impl FnMut(&Value) -> bool) -> Result<Self> {
-        let failed = |e: &io::Error| Error::io_at(&path, e);
+        let failed = |e: &io::Error| Error::io_at(path, e);
         let before = match read_regular(path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),

@@ -528,8 +528,8 @@ mod tests {
         let error = refused(&batch(vec![("text", text(&["a"]))]));
         assert_eq!(
             error,
-            "there are `text` (Utf8): which to learn, and as what, is not clear; say source.column = \"text\" (--column text) \
-             for a text; strings as categories, and dates, are not learned yet"
+            "there are `text` (Utf8): which to learn, and as what, is not clear; say source.column = \"text\" \
+             (--column text) for a text; strings as categories, and dates, are not learned yet"
         );
         let error = refused(&batch(vec![("name", text(&["a"])), ("age", ints(&[1])), ("size", ints(&[1]))]));
         assert!(

@@ -571,7 +571,8 @@ mod tests {
                     .collect();
                 let numbers: Vec<Row> = (0..num_rows)
                     .map(|row| {
-                        let cell = |var: usize| (!is_null(3 * row + var, 5)).then_some((mix(seed, row) >> (8 * var)) as u8);
+                        let value = |var: usize| (mix(seed, row) >> (8 * var)) as u8;
+                        let cell = |var: usize| (!is_null(3 * row + var, 5)).then(|| value(var));
                         (form == 2 || !is_null(row, 4)).then(|| [cell(0), cell(1), cell(2)])
                     })
                     .collect();
@@ -582,7 +583,8 @@ mod tests {
                     2 => table(number_columns(&numbers, seed)),
                     _ => {
                         let bytes = text_array(&items, 4 + seed % 2);
-                        let image = StructArray::try_from(vec![("bytes", bytes), ("path", text_array(&items, 0))]).unwrap();
+                        let fields = vec![("bytes", bytes), ("path", text_array(&items, 0))];
+                        let image = StructArray::try_from(fields).unwrap();
                         table(vec![("image", Arc::new(image)), ("label", label)])
                     }
                 };

@@ -22,8 +22,8 @@ pub enum Tying {
 /// A hidden Markov model over `length` variables with `latents` states.
 ///
 /// Parameter blocks, in order of declaration: the emissions (`latents` distributions), the transitions (row = state
-/// now, column = state next), the initial distribution (one row): one block each, 0, 1 and 2. A sequence of one variable
-/// has no transition block.
+/// now, column = state next), the initial distribution (one row): one block each, 0, 1 and 2. A sequence of one
+/// variable has no transition block.
 ///
 /// ```
 /// use anemone::circuit::Categorical;

@@ -1,8 +1,8 @@
 //! Runs that the version before the front door began: they are read, and resumed bit-identically.
 //!
 //! `tests/fixtures/older/NAME` is the run folder of that version after 7 batches (HMM: anemone with momentum and
-//! averages; HCLT: stepwise EM in the middle of an update of two batches), `after-30` what the same version had after 30
-//! without a stop. Made with `--isa scalar`, so that the processor has no part in the bits.
+//! averages; HCLT: stepwise EM in the middle of an update of two batches), `after-30` what the same version had after
+//! 30 without a stop. Made with `--isa scalar`, so that the processor has no part in the bits.
 
 use std::fs;
 use std::path::Path;

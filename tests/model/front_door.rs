@@ -33,7 +33,7 @@ fn rows(count: usize, seed: u64) -> Batch {
 #[tokio::test]
 async fn the_program_an_embedder_wants_to_write_runs() -> anemone::Result<()> {
     let state = tempfile::tempdir().unwrap();
-    let mut feed = (0..3u64).map(|i| (0..24 * 8).map(|at| ((at + i) % 6) as u8).collect::<Vec<_>>());
+    let feed = (0..3u64).map(|i| (0..24 * 8).map(|at| ((at + i) % 6) as u8).collect::<Vec<_>>());
     let (query, evidence) = {
         let row = Batch::from_rows(&[1u8; 24], 24)?;
         (row.clone().with_missing(|_, var| var < 12), row.with_missing(|_, var| var >= 12))
@@ -42,7 +42,7 @@ async fn the_program_an_embedder_wants_to_write_runs() -> anemone::Result<()> {
 
     let circuit = hmm(24, 8, Categorical::new(6)?)?;
     let learner = Learner::on(circuit).resume(state.path()).spawn()?; // device auto, anemone's defaults
-    while let Some(rows) = feed.next() {
+    for rows in feed {
         let report = learner.learn(Batch::from_rows(&rows, 24)?).await?;
         let view = learner.view().await?; // one θ for every question below
         let odds = view.conditional(&query, &evidence)?; // log p(query | evidence)

@@ -2,8 +2,8 @@
 //!
 //! The reference file gives each quantity as PyJuice computed it in single precision and as a double-precision
 //! evaluator of the same rules did; we compare with the latter. Circuits are built from their node lists, as they are.
-//! Tolerances are those of `tests/model/oracle.rs`: log-likelihoods to 1e-5 of their size, which is some hundred roundings of
-//! f32, parameters and mean flows to 2e-5, because they are f32 sums of numbers about 1.
+//! Tolerances are those of `tests/model/oracle.rs`: log-likelihoods to 1e-5 of their size, which is some hundred
+//! roundings of f32, parameters and mean flows to 2e-5, because they are f32 sums of numbers about 1.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Likelihoods under parameters that do not change, asked from any number of threads at once.
 //!
-//! An evaluator shares what is fixed with the backend it comes from and nothing else: every call runs on the thread that
-//! makes it, so it never waits for a batch that is being learned. It gives the bits of `CpuBackend::log_likelihoods`,
-//! because a row's value does not depend on the rows beside it, nor on who computes it.
+//! An evaluator shares what is fixed with the backend it comes from and nothing else: every call runs on the thread
+//! that makes it, so it never waits for a batch that is being learned. It gives the bits of
+//! `CpuBackend::log_likelihoods`, because a row's value does not depend on the rows beside it, nor on who computes it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

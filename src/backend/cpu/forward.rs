@@ -40,7 +40,8 @@ impl<'a> Pass<'a> {
     /// The parameters of a block.
     ///
     /// # Safety
-    /// Nobody updates the block while the slice lives: blocks are updated after every tile is done with them (rule 2 of `turns`).
+    /// Nobody updates the block while the slice lives: blocks are updated after every tile is done with them (rule 2 of
+    /// `turns`).
     pub unsafe fn block(self, param: ParamId) -> &'a [f32] {
         // SAFETY: nobody updates the block meanwhile, which the caller has promised.
         unsafe { self.theta.get(self.circuit.layout().block(param).values.clone()) }

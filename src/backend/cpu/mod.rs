@@ -1,9 +1,9 @@
 //! A circuit in main memory: scaled linear space, matrix products, threads, the same bits for any number of them.
 //!
 //! A batch is cut into micro-batches that fit the memory budget, a micro-batch into tiles of rows. Tiles go through the
-//! steps of `forward` and `backward` in `stages`, as `turns` hands them out; `weights`, `tables` and `statistics` add up the flows of
-//! the parameters, and in a fused step update them at once; `log_space` does the rows that linear space could not hold.
-//! `update` is the M-step on its own. docs/ARCHITECTURE.md walks through all of it.
+//! steps of `forward` and `backward` in `stages`, as `turns` hands them out; `weights`, `tables` and `statistics` add
+//! up the flows of the parameters, and in a fused step update them at once; `log_space` does the rows that linear space
+//! could not hold. `update` is the M-step on its own. docs/ARCHITECTURE.md walks through all of it.
 
 mod average;
 mod backward;
@@ -326,7 +326,8 @@ impl Backend for CpuBackend {
         let theta = &mut self.theta;
         self.workers.install(|| {
             with_flows!(flows, flows => {
-                update::em_update(&self.fixed.circuit, theta, &Update { retain, retain_inputs, flows, gain, smoothing });
+                let update = Update { retain, retain_inputs, flows, gain, smoothing };
+                update::em_update(&self.fixed.circuit, theta, &update);
             });
         });
         self.note_update(begun);

@@ -36,8 +36,8 @@ impl PackedBlocks {
         self.packed_for = None;
     }
 
-    /// Packs the weights, if they have changed or were packed for another arithmetic: training and evaluation take turns
-    /// of many batches.
+    /// Packs the weights, if they have changed or were packed for another arithmetic: training and evaluation take
+    /// turns of many batches.
     pub fn pack(&mut self, fixed: &Fixed, workers: &Workers, arithmetic: Arithmetic, theta: &[f32]) {
         if self.packed_for == Some(arithmetic) {
             return;

@@ -3,8 +3,8 @@
 //! A *stage* is a run of steps up to a sum. Rows are independent of each other, so a tile only waits for itself: its
 //! stages run one after the other. In the backward pass a block of weights or a table that a single node uses is
 //! *released* once every tile has passed that node: its flows are then gathered, and in a fused step it is updated at
-//! once, while all it needs is still in a cache. Blocks that several nodes share wait for the end of the pass. Who works
-//! on what is decided by `turns`.
+//! once, while all it needs is still in a cache. Blocks that several nodes share wait for the end of the pass. Who
+//! works on what is decided by `turns`.
 
 use std::collections::HashMap;
 use std::ops::Range;

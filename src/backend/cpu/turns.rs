@@ -307,7 +307,8 @@ mod tests {
                 let (turns, log) = (&turns, &log);
                 scope.spawn(move || {
                     turns.work(worker, |turn| {
-                        // Slow tasks: tiles would turns away from them. A stage is noted as it begins, a task as it ends.
+                        // Slow tasks: tiles would turns away from them. A stage is noted as it begins, a task as it
+                        // ends.
                         if let Turn::Params { .. } = turn {
                             std::thread::sleep(std::time::Duration::from_micros(200));
                         }

@@ -21,7 +21,8 @@ pub(super) fn find_checkpoint(
 ) -> Result<Option<Found>> {
     if !options.resume && !folder.list()?.is_empty() {
         return Err(Error::state(format!(
-            "{}: there are checkpoints of an earlier run here; go on with --resume, or choose another folder with --out",
+            "{}: there are checkpoints of an earlier run here; go on with --resume, or choose another folder \
+             with --out",
             options.out.display()
         )));
     }
@@ -81,8 +82,8 @@ fn check_identity(
     match identity.differences(saved) {
         Some(differences) if force => {
             observer.event(&Event::Warning(format!(
-                "{}: going on as told, with the checkpoint's circuit, though the checkpoint is of another run, which differs in \
-                 {differences}",
+                "{}: going on as told, with the checkpoint's circuit, though the checkpoint is of another run, which \
+                 differs in {differences}",
                 path.display()
             )));
             Ok(())
@@ -100,8 +101,8 @@ fn read_record(checkpoint: &Checkpoint, path: &Path, force: bool, observer: &mut
             Ok(RunRecord::default())
         }
         Err(error) => Err(Error::state(format!(
-            "{error}: go on with the version that wrote it, remove this checkpoint to go on from the one before it, or go \
-             on nevertheless with --force-resume"
+            "{error}: go on with the version that wrote it, remove this checkpoint to go on from the one before it, or \
+             go on nevertheless with --force-resume"
         ))),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! The options of an optimizer are those of its [`OptimizerSpec`], short where the file is short: `step = 0.3` is a
 //! constant schedule, `smoothing = 1e-4` the relative rule. Which options an optimizer has is read off its defaults, so
-//! that a new one needs no change here; only an option that none had before needs its line in `tables`. Which values are
-//! allowed is asked of the optimizer itself.
+//! that a new one needs no change here; only an option that none had before needs its line in `tables`. Which values
+//! are allowed is asked of the optimizer itself.
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
