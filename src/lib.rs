@@ -64,7 +64,6 @@ pub mod batcher;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod bench;
-#[cfg(feature = "pipeline")]
 mod caught;
 pub mod circuit;
 #[cfg(feature = "cli")]

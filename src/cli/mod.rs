@@ -12,6 +12,8 @@
 //! The code follows from the kind of the error alone (`output.rs`); one line on standard error says what and where.
 //! Results go to standard output, everything else to standard error. One file per command.
 
+#![allow(rustdoc::invalid_html_tags)] // comments on arguments are help on a terminal: `<name>` is no tag
+
 mod bench;
 mod bench_table;
 mod check;

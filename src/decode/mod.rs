@@ -16,7 +16,7 @@ pub mod image_spec;
 #[cfg(feature = "text")]
 mod long_words;
 #[cfg(feature = "images")]
-#[cfg_attr(docsrs, doc(cfg(feature = "images")))]
+#[doc(hidden)]
 pub mod mosaic;
 #[cfg(feature = "images")]
 mod png_chunks;
@@ -30,6 +30,7 @@ pub mod text;
 #[cfg(feature = "tokenizer-json")]
 mod tokenizer_json;
 pub mod tokens;
+#[doc(hidden)]
 pub mod ycocg;
 
 use serde::{Deserialize, Serialize};

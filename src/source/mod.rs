@@ -46,8 +46,10 @@ pub mod store;
 pub mod synthetic;
 #[cfg(test)]
 mod testing;
+#[doc(hidden)]
 pub mod token_width;
 pub mod tokens;
+#[doc(hidden)]
 pub mod zstd_frames;
 
 pub use columns::{ColumnInfo, Columns, Reading, RecordKind, Wanted};
