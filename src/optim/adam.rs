@@ -64,26 +64,7 @@ impl AdamSpec {
     }
 }
 
-impl Options for AdamSpec {
-    const NAME: &'static str = "adam";
-    const TITLE: &'static str = "Adam";
-
-    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
-        Some(("rate", &mut self.rate))
-    }
-
-    fn batches_per_update(&self) -> Option<u64> {
-        Some(self.batches_per_update)
-    }
-
-    fn average(&self) -> Averaging {
-        self.average
-    }
-
-    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
-        FlowGatherer::bytes(self.batches_per_update, stats, rows) + 8 * stats + 8 * rows
-    }
-}
+options_of_rule!(AdamSpec: "adam", "Adam", rate, 8, 8);
 
 struct Adam {
     spec: AdamSpec,

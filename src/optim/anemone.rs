@@ -82,26 +82,7 @@ impl AnemoneSpec {
     }
 }
 
-impl Options for AnemoneSpec {
-    const NAME: &'static str = "anemone";
-    const TITLE: &'static str = "anemone";
-
-    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
-        Some(("step", &mut self.step))
-    }
-
-    fn batches_per_update(&self) -> Option<u64> {
-        Some(self.batches_per_update)
-    }
-
-    fn average(&self) -> Averaging {
-        self.average
-    }
-
-    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
-        FlowGatherer::bytes(self.batches_per_update, stats, rows)
-    }
-}
+options_of_rule!(AnemoneSpec: "anemone", "anemone", step, 0, 0);
 
 struct Anemone {
     sources: RetainSources,

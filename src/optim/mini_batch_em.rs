@@ -66,26 +66,7 @@ impl MiniBatchEmSpec {
     }
 }
 
-impl Options for MiniBatchEmSpec {
-    const NAME: &'static str = "mini_batch_em";
-    const TITLE: &'static str = "mini-batch EM";
-
-    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
-        Some(("step", &mut self.step))
-    }
-
-    fn batches_per_update(&self) -> Option<u64> {
-        Some(self.batches_per_update)
-    }
-
-    fn average(&self) -> Averaging {
-        self.average
-    }
-
-    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
-        FlowGatherer::bytes(self.batches_per_update, stats, rows)
-    }
-}
+options_of_rule!(MiniBatchEmSpec: "mini_batch_em", "mini-batch EM", step, 0, 0);
 
 struct MiniBatchEm {
     sources: RetainSources,

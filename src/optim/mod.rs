@@ -4,6 +4,33 @@
 //! says just that. [`OptimizerSpec`] is what a user writes, [`Optimizer`] what runs. Which optimizers there are is said
 //! once, in the table `optimizers!`; pipelines, the command line and estimates of memory ask it.
 
+/// [`Options`] of an optimizer that updates by a rule: its names, the option that is its schedule, and the bytes per
+/// statistic and per param row of the buffers that it has besides the flows it gathers.
+macro_rules! options_of_rule {
+    ($spec:ident: $name:literal, $title:literal, $schedule:ident, $per_stat:literal, $per_row:literal) => {
+        impl Options for $spec {
+            const NAME: &'static str = $name;
+            const TITLE: &'static str = $title;
+
+            fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
+                Some((stringify!($schedule), &mut self.$schedule))
+            }
+
+            fn batches_per_update(&self) -> Option<u64> {
+                Some(self.batches_per_update)
+            }
+
+            fn average(&self) -> Averaging {
+                self.average
+            }
+
+            fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
+                FlowGatherer::bytes(self.batches_per_update, stats, rows) + $per_stat * stats + $per_row * rows
+            }
+        }
+    };
+}
+
 mod adam;
 mod anemone;
 mod averaged;

@@ -45,26 +45,7 @@ impl SgdSpec {
     }
 }
 
-impl Options for SgdSpec {
-    const NAME: &'static str = "sgd";
-    const TITLE: &'static str = "SGD";
-
-    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
-        Some(("rate", &mut self.rate))
-    }
-
-    fn batches_per_update(&self) -> Option<u64> {
-        Some(self.batches_per_update)
-    }
-
-    fn average(&self) -> Averaging {
-        self.average
-    }
-
-    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
-        FlowGatherer::bytes(self.batches_per_update, stats, rows) + 8 * rows
-    }
-}
+options_of_rule!(SgdSpec: "sgd", "SGD", rate, 0, 8);
 
 struct Sgd {
     top_down: ParamRowsId,

@@ -57,26 +57,7 @@ impl StepwiseEmSpec {
     }
 }
 
-impl Options for StepwiseEmSpec {
-    const NAME: &'static str = "stepwise_em";
-    const TITLE: &'static str = "stepwise EM";
-
-    fn schedule_mut(&mut self) -> Option<(&'static str, &mut Schedule)> {
-        Some(("step", &mut self.step))
-    }
-
-    fn batches_per_update(&self) -> Option<u64> {
-        Some(self.batches_per_update)
-    }
-
-    fn average(&self) -> Averaging {
-        self.average
-    }
-
-    fn buffer_bytes(&self, stats: u64, rows: u64) -> u64 {
-        FlowGatherer::bytes(self.batches_per_update, stats, rows) + 16 * rows
-    }
-}
+options_of_rule!(StepwiseEmSpec: "stepwise_em", "stepwise EM", step, 0, 16);
 
 struct StepwiseEm {
     smoothing: Smoothing,
