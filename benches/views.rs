@@ -1,10 +1,10 @@
 //! Questions while a circuit learns: `cargo bench --bench views`.
 //!
-//! Eight threads ask views of an HMM with 256 states over 50,257 words without a pause, half of them for a new view each
-//! time, while it learns batches of several sizes. Printed are the times of answers (of a view at hand, and of getting a
-//! new one), and whether learning ended with the bits of a learner that nobody asked. An answer is computed by the thread
-//! that asks, so its time should not depend on the size of the batches; to get a new view is to wait for the batch that
-//! is being learned.
+//! Eight threads ask views of an HMM with 256 states over 50,257 words without a pause, half of them for a new view
+//! each time, while it learns batches of several sizes. Printed are the times of answers (of a view at hand, and of
+//! getting a new one), and whether learning ended with the bits of a learner that nobody asked. An answer is computed
+//! by the thread that asks, so its time should not depend on the size of the batches; to get a new view is to wait for
+//! the batch that is being learned.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};

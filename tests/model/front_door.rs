@@ -29,7 +29,7 @@ fn rows(count: usize, seed: u64) -> Batch {
     sample(&circuit, &Params::random(&circuit, 99, 6.0).unwrap(), count, &mut Rng::new(seed)).unwrap()
 }
 
-/// The program that house-keeping is for, as an embedder would write it.
+/// Resume, learn, ask and keep: all that an embedder needs, in a dozen lines.
 #[tokio::test]
 async fn the_program_an_embedder_wants_to_write_runs() -> anemone::Result<()> {
     let state = tempfile::tempdir().unwrap();
