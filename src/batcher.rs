@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Batch, Column, Cursor, Item, Table};
+use crate::data::{Batch, Cursor, Item, Table, Values};
 use crate::decode::{BadRecord, Decoded, Output, RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::order::{Permutation, rows_of_window};
@@ -103,7 +103,7 @@ pub struct Batcher {
     /// beginning of the window: what a resumed run needs, since it reads the window again.
     place: Cursor,
     /// Tokens that do not make a row yet.
-    tokens: Column,
+    tokens: Values,
     /// Rows of the window that a resumed run has delivered before.
     skip: u64,
     /// Records of the current window so far, and bad ones among them.
@@ -246,7 +246,7 @@ impl Batcher {
         let Some(segment) = &mut self.segment else { return Ok(None) };
         let building = match &mut self.building {
             Some(table) => table,
-            empty => empty.insert(Table::new(self.shape.num_vars, Column::U8(Vec::new()))?),
+            empty => empty.insert(Table::new(self.shape.num_vars, Values::U8(Vec::new()))?),
         };
         let left = segment.table.num_rows() - segment.next;
         let count = left.min(self.spec.rows - building.num_rows());
@@ -343,7 +343,7 @@ impl Batcher {
     }
 
     /// Whole rows out of the token stream; what is left waits for the next piece.
-    fn cut(&mut self, tokens: &Column) -> Result<Table> {
+    fn cut(&mut self, tokens: &Values) -> Result<Table> {
         self.tokens.append(tokens)?;
         let num_vars = self.shape.num_vars;
         let whole = self.tokens.len() / num_vars * num_vars;
@@ -416,9 +416,9 @@ fn bad_record(bad: &BadRecord, message: String) -> Error {
 }
 
 /// Tokens in the type that a decoder of this vocabulary delivers.
-fn narrow(tokens: &[u32], values: ValueKind) -> Column {
+fn narrow(tokens: &[u32], values: ValueKind) -> Values {
     match values {
-        ValueKind::Categories(cats) if cats <= 1 << 16 => Column::U16(tokens.iter().map(|&t| t as u16).collect()),
-        _ => Column::U32(tokens.to_vec()),
+        ValueKind::Categories(cats) if cats <= 1 << 16 => Values::U16(tokens.iter().map(|&t| t as u16).collect()),
+        _ => Values::U32(tokens.to_vec()),
     }
 }

@@ -144,7 +144,7 @@ fn line(num_vars: usize, rng: &mut Rng) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::Column;
+    use crate::data::Values;
 
     fn categories(batch: &Batch, var: usize) -> Vec<f64> {
         (0..batch.num_rows()).map(|row| batch.column(var).real(row)).collect()
@@ -187,11 +187,11 @@ mod tests {
 
     #[test]
     fn values_are_categories_in_the_narrowest_type_and_repeat_with_the_seed() {
-        let is_u8 = |c: &Column| matches!(c, Column::U8(_));
-        let is_u16 = |c: &Column| matches!(c, Column::U16(_));
-        let is_u32 = |c: &Column| matches!(c, Column::U32(_));
+        let is_u8 = |c: &Values| matches!(c, Values::U8(_));
+        let is_u16 = |c: &Values| matches!(c, Values::U16(_));
+        let is_u32 = |c: &Values| matches!(c, Values::U32(_));
         for (cats, narrow) in
-            [(1, is_u8 as fn(&Column) -> bool), (256, is_u8), (257, is_u16), (65_536, is_u16), (65_537, is_u32)]
+            [(1, is_u8 as fn(&Values) -> bool), (256, is_u8), (257, is_u16), (65_536, is_u16), (65_537, is_u32)]
         {
             for rows in
                 [Rows::tokens(12, cats).unwrap(), Rows::fields(12, cats).unwrap(), Rows::fields(5, cats).unwrap()]

@@ -30,7 +30,7 @@ pub use scope::Scope;
 pub use smoothing::Smoothing;
 pub use states_in_use::{StateUse, StatesInUse, UseSummary};
 
-use crate::data::{Batch, Column, LARGEST_REAL};
+use crate::data::{Batch, LARGEST_REAL, Values};
 use crate::error::{Error, Result};
 
 macro_rules! id {
@@ -255,12 +255,12 @@ impl Circuit {
 /// The first row of a column that a distribution has no probability for, and why.
 fn check_column(
     distribution: &dyn Distribution,
-    column: &Column,
+    column: &Values,
     missing: Option<&[bool]>,
 ) -> std::result::Result<(), (usize, String)> {
     let present = |row: usize| !missing.is_some_and(|m| m[row]);
     let Some(cats) = distribution.num_cats() else {
-        let Column::F32(values) = column else { return Ok(()) };
+        let Values::F32(values) = column else { return Ok(()) };
         let bad = |row: &usize| present(*row) && (values[*row].is_nan() || values[*row].abs() > LARGEST_REAL);
         return match (0..values.len()).find(bad) {
             Some(row) if values[row].is_nan() => Err((row, "NaN is no value; mark missing values as missing".into())),
@@ -268,7 +268,7 @@ fn check_column(
             None => Ok(()),
         };
     };
-    if let Column::F32(_) = column {
+    if let Values::F32(_) = column {
         return match (0..column.len()).find(|&row| present(row)) {
             Some(row) => Err((row, format!("{} categories need an integer column, this one holds f32", cats))),
             None => Ok(()),

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::sink::Sink;
 use super::view::categories_of;
-use crate::data::{Batch, Column};
+use crate::data::{Batch, Values};
 use crate::decode::text::TextDecoder;
 use crate::error::Result;
 
@@ -104,7 +104,7 @@ impl<'a> RowLines<'a> {
 fn cells(batch: &Batch, row: usize) -> impl Iterator<Item = Option<String>> {
     (0..batch.num_vars()).map(move |var| match batch.column(var) {
         _ if batch.is_missing(row, var) => None,
-        Column::F32(values) => Some(values[row].to_string()),
+        Values::F32(values) => Some(values[row].to_string()),
         column => Some(column.category(row).unwrap_or_default().to_string()),
     })
 }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     fn written(layout: Layout, rows: usize) -> String {
-        let columns = vec![Column::U8(vec![7, 1]), Column::F32(vec![0.1, -2.0]), Column::U32(vec![70_000, 0])];
+        let columns = vec![Values::U8(vec![7, 1]), Values::F32(vec![0.1, -2.0]), Values::U32(vec![70_000, 0])];
         let batch = Batch::from_columns(columns).unwrap().with_missing(|row, var| row == 1 && var == 1);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows");

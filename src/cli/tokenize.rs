@@ -14,7 +14,7 @@ use serde_json::json;
 
 use super::output::{Outcome, note, say, say_json, table, thousands};
 use super::runtime;
-use crate::data::Column;
+use crate::data::Values;
 use crate::decode::text::TextDecoder;
 use crate::decode::{Decoded, Decoder, Output};
 use crate::error::{Error, Result};
@@ -204,7 +204,7 @@ enum Sink {
 }
 
 impl Sink {
-    fn write(&mut self, tokens: &Column) -> Result<()> {
+    fn write(&mut self, tokens: &Values) -> Result<()> {
         let ids: Vec<u32> = (0..tokens.len()).filter_map(|at| tokens.category(at)).collect();
         match self {
             Self::Compressed(writer) => writer.push(&ids),

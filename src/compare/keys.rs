@@ -1,7 +1,7 @@
 //! Every key of a comparison file: the lists that `spec` reads it by, and that `anemone keys` prints.
 
+use crate::pipeline::spec::Accepted::{Number, Other, Text, Texts, Whole};
 use crate::pipeline::spec::Unset::{Means, Required, Value};
-use crate::pipeline::spec::Values::{Number, Other, Text, Texts, Whole};
 use crate::pipeline::spec::{Table, for_all, key};
 
 /// Everything a comparison may say, in the order of the file.

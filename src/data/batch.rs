@@ -1,6 +1,6 @@
 //! Batches of rows, as a circuit takes them.
 //!
-//! A [`Batch`] is a table, one [`Column`] per variable, in the type the data came in (a token stays a `u16`, a SNP a
+//! A [`Batch`] is a table, one [`Values`] per variable, in the type the data came in (a token stays a `u16`, a SNP a
 //! `u8`). Any cell may be missing: the circuit marginalises it exactly. Rows may carry weights (soft counts).
 
 use std::ops::Range;
@@ -13,7 +13,7 @@ pub const LARGEST_REAL: f32 = 1e18;
 
 /// The values of one variable over the rows of a batch, as narrow as they came.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Column {
+pub enum Values {
     /// Categories below 256, or small integers.
     U8(Vec<u8>),
     /// Categories below 65,536: GPT-2 tokens.
@@ -24,10 +24,10 @@ pub enum Column {
     F32(Vec<f32>),
 }
 
-/// An element type that a [`Column`] can hold.
+/// An element type that a [`Values`] can hold.
 pub trait Element: Copy {
     /// Wraps values of this type.
-    fn column(values: Vec<Self>) -> Column
+    fn column(values: Vec<Self>) -> Values
     where
         Self: Sized;
 }
@@ -35,8 +35,8 @@ pub trait Element: Copy {
 macro_rules! element {
     ($($type:ty => $variant:ident),*) => {$(
         impl Element for $type {
-            fn column(values: Vec<Self>) -> Column {
-                Column::$variant(values)
+            fn column(values: Vec<Self>) -> Values {
+                Values::$variant(values)
             }
         }
     )*};
@@ -47,15 +47,15 @@ element!(u8 => U8, u16 => U16, u32 => U32, f32 => F32);
 macro_rules! with_values {
     ($column:expr, $values:ident => $body:expr) => {
         match $column {
-            Column::U8($values) => $body,
-            Column::U16($values) => $body,
-            Column::U32($values) => $body,
-            Column::F32($values) => $body,
+            Values::U8($values) => $body,
+            Values::U16($values) => $body,
+            Values::U32($values) => $body,
+            Values::F32($values) => $body,
         }
     };
 }
 
-impl Column {
+impl Values {
     /// How many rows it has.
     pub fn len(&self) -> usize {
         with_values!(self, values => values.len())
@@ -177,7 +177,7 @@ impl Column {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
     num_rows: usize,
-    columns: Vec<Column>,
+    columns: Vec<Values>,
     /// Per variable, which rows are missing; `None` where none is.
     missing: Vec<Option<Box<[bool]>>>,
     /// How much each row counts; `None` is 1 for all.
@@ -191,8 +191,8 @@ impl Batch {
     }
 
     /// A batch of columns of equal length.
-    pub fn from_columns(columns: Vec<Column>) -> Result<Self> {
-        let num_rows = columns.first().map_or(0, Column::len);
+    pub fn from_columns(columns: Vec<Values>) -> Result<Self> {
+        let num_rows = columns.first().map_or(0, Values::len);
         if let Some(var) = columns.iter().position(|c| c.len() != num_rows) {
             return Err(Error::data(format!(
                 "variable {var} has {} rows where variable 0 has {num_rows}: every column needs the same number",
@@ -252,7 +252,7 @@ impl Batch {
     }
 
     /// The values of variable `var`.
-    pub fn column(&self, var: usize) -> &Column {
+    pub fn column(&self, var: usize) -> &Values {
         &self.columns[var]
     }
 
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn rows_become_columns_and_slices_keep_masks_and_weights() {
         let batch = Batch::from_rows(&[1u8, 2, 3, 4, 5, 6], 2).unwrap();
-        assert_eq!(batch.column(1), &Column::U8(vec![2, 4, 6]));
+        assert_eq!(batch.column(1), &Values::U8(vec![2, 4, 6]));
         let batch = batch.with_missing(|row, var| row == 2 && var == 0).with_weights(vec![1.0, 2.0, 0.5]).unwrap();
         let tail = batch.slice(1..3);
         assert!(tail.is_missing(1, 0) && !tail.is_missing(0, 0) && tail.missing(1).is_none());
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn ragged_columns_and_bad_weights_are_refused() {
-        let ragged = Batch::from_columns(vec![Column::U8(vec![1]), Column::U8(vec![1, 2])]);
+        let ragged = Batch::from_columns(vec![Values::U8(vec![1]), Values::U8(vec![1, 2])]);
         assert_eq!(ragged.unwrap_err().kind(), ErrorKind::Data);
         assert!(Batch::from_rows(&[1u8, 2, 3], 2).is_err());
         let batch = Batch::from_rows(&[1u8, 2], 1).unwrap();
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_category_outside_is_found_unless_it_is_missing() {
-        let column = Column::U16(vec![3, 9, 4, 11]);
+        let column = Values::U16(vec![3, 9, 4, 11]);
         assert_eq!(column.first_outside(9, None), Some((1, 9)));
         assert_eq!(column.first_outside(9, Some(&[false, true, false, false])), Some((3, 11)));
         assert_eq!(column.first_outside(12, None), None);

@@ -8,7 +8,7 @@ mod cursor;
 mod digest;
 mod table;
 
-pub use batch::{Batch, Column, Element, LARGEST_REAL};
+pub use batch::{Batch, Element, LARGEST_REAL, Values};
 pub use cursor::{Cursor, Item};
 pub use digest::Digest;
 pub use table::Table;

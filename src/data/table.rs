@@ -3,7 +3,7 @@
 //! Decoders make tables, the batcher picks rows out of them. Values stay as narrow as they came; when narrower and
 //! wider ones meet, the table widens.
 
-use super::{Batch, Column};
+use super::{Batch, Values};
 use crate::error::{Error, Result};
 
 /// Rows of equal width, laid one after the other.
@@ -11,14 +11,14 @@ use crate::error::{Error, Result};
 pub struct Table {
     num_vars: usize,
     /// `[rows × num_vars]`, variable index fastest.
-    values: Column,
+    values: Values,
     /// Which of them are missing; `None` where none is.
     missing: Option<Vec<bool>>,
 }
 
 impl Table {
     /// Rows of `num_vars` values each.
-    pub fn new(num_vars: usize, values: Column) -> Result<Self> {
+    pub fn new(num_vars: usize, values: Values) -> Result<Self> {
         if num_vars == 0 || !values.len().is_multiple_of(num_vars) {
             return Err(Error::data(format!("{} values do not make whole rows of {num_vars} variables", values.len())));
         }
@@ -45,7 +45,7 @@ impl Table {
     }
 
     /// All values, `[rows × num_vars]`.
-    pub fn values(&self) -> &Column {
+    pub fn values(&self) -> &Values {
         &self.values
     }
 
@@ -99,10 +99,10 @@ impl Table {
     /// The rows as a batch: one column per variable.
     pub fn into_batch(self) -> Result<Batch> {
         let batch = match &self.values {
-            Column::U8(values) => Batch::from_rows(values, self.num_vars),
-            Column::U16(values) => Batch::from_rows(values, self.num_vars),
-            Column::U32(values) => Batch::from_rows(values, self.num_vars),
-            Column::F32(values) => Batch::from_rows(values, self.num_vars),
+            Values::U8(values) => Batch::from_rows(values, self.num_vars),
+            Values::U16(values) => Batch::from_rows(values, self.num_vars),
+            Values::U32(values) => Batch::from_rows(values, self.num_vars),
+            Values::F32(values) => Batch::from_rows(values, self.num_vars),
         }?;
         Ok(match self.missing {
             Some(mask) => batch.with_missing(|row, var| mask[row * self.num_vars + var]),
@@ -117,22 +117,22 @@ mod tests {
 
     #[test]
     fn tables_widen_when_they_meet_and_keep_their_missing_cells() {
-        let mut table = Table::new(2, Column::U8(vec![1, 2])).unwrap();
-        let wide = Table::new(2, Column::U16(vec![300, 4, 5, 6])).unwrap();
+        let mut table = Table::new(2, Values::U8(vec![1, 2])).unwrap();
+        let wide = Table::new(2, Values::U16(vec![300, 4, 5, 6])).unwrap();
         table.append(&wide.with_missing(vec![false, true, false, false]).unwrap()).unwrap();
-        assert_eq!(table.values(), &Column::U16(vec![1, 2, 300, 4, 5, 6]));
-        let mut picked = Table::new(2, Column::U8(vec![])).unwrap();
+        assert_eq!(table.values(), &Values::U16(vec![1, 2, 300, 4, 5, 6]));
+        let mut picked = Table::new(2, Values::U8(vec![])).unwrap();
         picked.append_rows(&table, [1, 0].into_iter()).unwrap();
         let batch = picked.into_batch().unwrap();
-        assert_eq!(batch.column(0), &Column::U16(vec![300, 1]));
+        assert_eq!(batch.column(0), &Values::U16(vec![300, 1]));
         assert!(batch.is_missing(0, 1) && !batch.is_missing(1, 1));
     }
 
     #[test]
     fn integers_and_reals_do_not_mix_and_widths_must_agree() {
-        let mut table = Table::new(1, Column::U8(vec![1])).unwrap();
-        assert!(table.append(&Table::new(1, Column::F32(vec![0.5])).unwrap()).is_err());
-        assert!(table.append(&Table::new(2, Column::U8(vec![0, 1])).unwrap()).is_err());
-        assert!(Table::new(3, Column::U8(vec![0, 1])).is_err());
+        let mut table = Table::new(1, Values::U8(vec![1])).unwrap();
+        assert!(table.append(&Table::new(1, Values::F32(vec![0.5])).unwrap()).is_err());
+        assert!(table.append(&Table::new(2, Values::U8(vec![0, 1])).unwrap()).is_err());
+        assert!(Table::new(3, Values::U8(vec![0, 1])).is_err());
     }
 }

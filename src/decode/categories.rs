@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::records::{self, decode_each};
 use super::{BadRecord, Decoded, Output};
-use crate::data::{Column, Table};
+use crate::data::{Table, Values};
 use crate::error::Result;
 use crate::source::{Lists, Piece};
 
@@ -45,7 +45,7 @@ impl ListKind {
 /// The lists that kept the rule, one after the other.
 pub(super) struct Checked {
     /// As narrow as the number of categories allows.
-    pub values: Column,
+    pub values: Values,
     /// Which values are missing; `None` where none is.
     pub missing: Option<Vec<bool>>,
     /// The records that are not among them.
@@ -68,10 +68,10 @@ impl CategoryRule {
     pub(super) fn check(&self, piece: &Piece) -> Result<Checked> {
         let lists = records::lists(piece, self.kind.plural())?;
         Ok(match &lists.values {
-            Column::U8(values) => self.check_values(piece, lists, values),
-            Column::U16(values) => self.check_values(piece, lists, values),
-            Column::U32(values) => self.check_values(piece, lists, values),
-            Column::F32(values) => self.check_values(piece, lists, values),
+            Values::U8(values) => self.check_values(piece, lists, values),
+            Values::U16(values) => self.check_values(piece, lists, values),
+            Values::U32(values) => self.check_values(piece, lists, values),
+            Values::F32(values) => self.check_values(piece, lists, values),
         })
     }
 
@@ -130,12 +130,12 @@ impl CategoryRule {
     }
 
     /// The narrowest column that holds `cats` categories. The values have been checked.
-    fn narrow<N: Number>(&self, values: impl Iterator<Item = N>) -> Column {
+    fn narrow<N: Number>(&self, values: impl Iterator<Item = N>) -> Values {
         let categories = values.map(|value| value.category().unwrap_or_default());
         match self.cats {
-            0..=0x100 => Column::U8(categories.map(|category| category as u8).collect()),
-            0x101..=0x1_0000 => Column::U16(categories.map(|category| category as u16).collect()),
-            _ => Column::U32(categories.collect()),
+            0..=0x100 => Values::U8(categories.map(|category| category as u8).collect()),
+            0x101..=0x1_0000 => Values::U16(categories.map(|category| category as u16).collect()),
+            _ => Values::U32(categories.collect()),
         }
     }
 }

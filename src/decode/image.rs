@@ -24,7 +24,7 @@ use super::ycocg::{
     ycocg_r_to_categories, ycocg_to_bins,
 };
 use super::{BadRecord, Decoded, Decoder, Output, RowShape, ValueKind};
-use crate::data::{Column, Table};
+use crate::data::{Table, Values};
 use crate::error::{Error, Result};
 use crate::source::Piece;
 
@@ -248,16 +248,16 @@ impl Decoder for ImageDecoder {
                 let levels: [u8; 256] = std::array::from_fn(|byte| nearest_level(byte as u8, self.spec.categories()));
                 let level = |&byte: &u8| levels[usize::from(byte)];
                 let (rows, bad) = self.rows(piece, |rows, line| rows.extend(line.iter().map(level)))?;
-                (Column::U8(rows), bad)
+                (Values::U8(rows), bad)
             }
             Color::Ycocg => {
                 let (rows, bad) = self.rows(piece, |rows, line| rows.extend(colours(line).flat_map(ycocg_to_bins)))?;
-                (Column::U8(rows), bad)
+                (Values::U8(rows), bad)
             }
             Color::YcocgR => {
                 let categories = |rgb| ycocg_r_to_categories(ycocg_r(rgb));
                 let (rows, bad) = self.rows(piece, |rows, line| rows.extend(colours(line).flat_map(categories)))?;
-                (Column::U16(rows), bad)
+                (Values::U16(rows), bad)
             }
         };
         let table = Table::new(self.shape.num_vars, column)?;
@@ -377,7 +377,7 @@ mod tests {
         RgbImage::from_fn(width, height, |x, y| Rgb([(10 * y + x) as u8, 1, 2]))
     }
 
-    fn rows(decoder: &ImageDecoder, files: &[&[u8]]) -> Column {
+    fn rows(decoder: &ImageDecoder, files: &[&[u8]]) -> Values {
         let decoded = decoder.decode(&blobs(files)).unwrap();
         assert_eq!(decoded.bad, []);
         let Output::Rows(table) = decoded.output else { panic!("rows") };
@@ -391,8 +391,8 @@ mod tests {
         decoded.bad[0].reason.clone()
     }
 
-    fn empty(decoder: &ImageDecoder) -> Column {
-        if decoder.spec.color == Color::YcocgR { Column::U16(vec![]) } else { Column::U8(vec![]) }
+    fn empty(decoder: &ImageDecoder) -> Values {
+        if decoder.spec.color == Color::YcocgR { Values::U16(vec![]) } else { Values::U8(vec![]) }
     }
 
     #[test]
@@ -424,7 +424,7 @@ mod tests {
     fn patches_go_row_by_row_with_the_channel_fastest_and_the_remainder_is_dropped() {
         let decoder = decoder(Color::Rgb, 2, None);
         assert_eq!(decoder.shape.grid, Some(vec![2, 2, 3]));
-        let Column::U8(values) = rows(&decoder, &[&png(numbered(5, 4))]) else { panic!("bytes") };
+        let Values::U8(values) = rows(&decoder, &[&png(numbered(5, 4))]) else { panic!("bytes") };
         let reds: Vec<u8> = values.iter().copied().step_by(3).collect();
         assert_eq!(reds, [0, 1, 10, 11, 2, 3, 12, 13, 20, 21, 30, 31, 22, 23, 32, 33]);
         assert!(values.chunks(3).all(|pixel| pixel[1..] == [1, 2]));
@@ -434,16 +434,16 @@ mod tests {
     fn a_whole_image_is_a_row() {
         let decoder = decoder(Color::Rgb, None, (2, 3));
         assert_eq!((decoder.shape.num_vars, decoder.shape.grid.clone()), (18, Some(vec![2, 3, 3])));
-        assert_eq!(rows(&decoder, &[&png(numbered(2, 3))]), Column::U8(numbered(2, 3).into_raw()));
+        assert_eq!(rows(&decoder, &[&png(numbered(2, 3))]), Values::U8(numbered(2, 3).into_raw()));
         assert_eq!(reason(&decoder, &png(numbered(3, 2))), "an image of 3×2 where all have 2×3");
     }
 
     #[test]
     fn colours_are_transformed_pixel_by_pixel() {
         let file = png(RgbImage::from_raw(2, 1, vec![255, 255, 255, 255, 0, 0]).unwrap());
-        assert_eq!(rows(&decoder(Color::YcocgR, 1, None), &[&file]), Column::U16(vec![255, 256, 256, 63, 511, 129]));
-        assert_eq!(rows(&decoder(Color::Ycocg, 1, None), &[&file]), Column::U8(vec![255, 128, 128, 64, 255, 64]));
-        assert_eq!(rows(&decoder(Color::Grey, 1, None), &[&file]), Column::U8(vec![255, 54]));
+        assert_eq!(rows(&decoder(Color::YcocgR, 1, None), &[&file]), Values::U16(vec![255, 256, 256, 63, 511, 129]));
+        assert_eq!(rows(&decoder(Color::Ycocg, 1, None), &[&file]), Values::U8(vec![255, 128, 128, 64, 255, 64]));
+        assert_eq!(rows(&decoder(Color::Grey, 1, None), &[&file]), Values::U8(vec![255, 54]));
     }
 
     #[test]
@@ -474,7 +474,7 @@ mod tests {
         for levels in [2, 3, 5, 16, 100, 255, 256] {
             let decoder = with_levels(Color::Grey, levels, None, (1, 256));
             assert_eq!(decoder.shape.values, ValueKind::Categories(levels));
-            let Column::U8(row) = rows(&decoder, &[&file]) else { panic!("bytes") };
+            let Values::U8(row) = rows(&decoder, &[&file]) else { panic!("bytes") };
             assert_eq!((row[0], u32::from(row[255])), (0, levels - 1));
             let shades: Vec<u8> =
                 decoder.colours(&(0..levels).collect::<Vec<_>>()).into_iter().map(|[grey, ..]| grey).collect();
@@ -488,14 +488,14 @@ mod tests {
         }
         let three = with_levels(Color::Rgb, 3, 1, None);
         let file = png(RgbImage::from_raw(2, 1, vec![0, 63, 64, 191, 192, 255]).unwrap());
-        assert_eq!(rows(&three, &[&file]), Column::U8(vec![0, 0, 1, 1, 2, 2]));
+        assert_eq!(rows(&three, &[&file]), Values::U8(vec![0, 0, 1, 1, 2, 2]));
         assert_eq!(three.colours(&[0, 1, 2]), [[0, 128, 255]]);
     }
 
     #[test]
     fn levels_of_all_256_shades_change_nothing() {
         let file = png(GrayImage::from_raw(256, 1, (0..=255).collect()).unwrap());
-        assert_eq!(rows(&with_levels(Color::Grey, 256, 1, None), &[&file]), Column::U8((0..=255).collect()));
+        assert_eq!(rows(&with_levels(Color::Grey, 256, 1, None), &[&file]), Values::U8((0..=255).collect()));
         assert_eq!(
             with_levels(Color::Grey, 256, 4, None).identity(),
             with_levels(Color::Grey, None, 4, None).identity()
@@ -537,8 +537,8 @@ mod tests {
             encode(GrayImage::from_raw(1, 1, vec![77]).unwrap(), ImageFormat::Jpeg),
         ];
         for file in &files {
-            assert_eq!(rows(&decoder(Color::Grey, 1, None), &[file]), Column::U8(vec![77]));
-            assert_eq!(rows(&decoder(Color::Rgb, 1, None), &[file]), Column::U8(vec![77, 77, 77]));
+            assert_eq!(rows(&decoder(Color::Grey, 1, None), &[file]), Values::U8(vec![77]));
+            assert_eq!(rows(&decoder(Color::Rgb, 1, None), &[file]), Values::U8(vec![77, 77, 77]));
         }
     }
 
@@ -546,7 +546,7 @@ mod tests {
     fn jpegs_are_decoded_and_one_that_is_cut_is_bad() {
         let image = RgbImage::from_fn(32, 32, |x, y| Rgb([(8 * x) as u8, (8 * y) as u8, 128]));
         let file = encode(image.clone(), ImageFormat::Jpeg);
-        let Column::U8(values) = rows(&decoder(Color::Rgb, None, (32, 32)), &[&file]) else { panic!("bytes") };
+        let Values::U8(values) = rows(&decoder(Color::Rgb, None, (32, 32)), &[&file]) else { panic!("bytes") };
         assert!(values.iter().zip(image.as_raw()).all(|(value, original)| value.abs_diff(*original) < 40));
         for length in 2..file.len() {
             assert!(!jpeg_is_whole(&file[..length]));
@@ -574,7 +574,7 @@ mod tests {
         let mut piece = blobs(&[&good, &small, &good, &good]);
         piece.bad.push((2, "null".into()));
         let decoded = decoder.decode(&piece).unwrap();
-        assert_eq!(decoded.output, Output::Rows(Table::new(4, Column::U8(vec![1, 2, 3, 4, 1, 2, 3, 4])).unwrap()));
+        assert_eq!(decoded.output, Output::Rows(Table::new(4, Values::U8(vec![1, 2, 3, 4, 1, 2, 3, 4])).unwrap()));
         let lines: Vec<String> = decoded.bad.iter().map(ToString::to_string).collect();
         assert_eq!(lines, ["shard: row 101: an image of 1×2 has no patch of 2×2", "shard: row 102: null"]);
     }
@@ -619,7 +619,7 @@ mod tests {
             let error = ImageDecoder::new(ImageSpec { patch, color: Color::Rgb, levels: None, size }).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Option, "{error}");
         }
-        let error = decoder(Color::Rgb, 1, None).decode(&lists(Column::U8(vec![1]), &[1])).unwrap_err();
+        let error = decoder(Color::Rgb, 1, None).decode(&lists(Values::U8(vec![1]), &[1])).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
 

@@ -35,7 +35,7 @@ pub mod ycocg;
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Column, Table};
+use crate::data::{Table, Values};
 use crate::error::Result;
 use crate::source::Piece;
 
@@ -96,7 +96,7 @@ pub enum Output {
     /// Whole rows.
     Rows(Table),
     /// Consecutive tokens; the batcher cuts rows out of them, across pieces.
-    Tokens(Column),
+    Tokens(Values),
 }
 
 /// A record that could not be read or decoded: a line of the ledger.

@@ -51,7 +51,7 @@ pub(super) fn lists<'a>(piece: &'a Piece, wanted: &str) -> Result<&'a Lists> {
 pub(super) mod testing {
     //! Pieces for the unit tests of the decoders.
 
-    use crate::data::Column;
+    use crate::data::Values;
     use crate::source::{Blobs, Lists, Piece, Positions, Records};
 
     /// Byte strings from row 100 of a file.
@@ -62,7 +62,7 @@ pub(super) mod testing {
     }
 
     /// Lists of these lengths from row 100 of a file.
-    pub(in crate::decode) fn lists(values: Column, lengths: &[usize]) -> Piece {
+    pub(in crate::decode) fn lists(values: Values, lengths: &[usize]) -> Piece {
         let mut end = 0;
         let ends = lengths.iter().map(|length| {
             end += length;

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::categories::{CategoryRule, Checked, ListKind};
 use super::records::{self, decode_each};
 use super::{Decoded, Decoder, RowShape, ValueKind};
-use crate::data::{Column, LARGEST_REAL};
+use crate::data::{LARGEST_REAL, Values};
 use crate::error::{Error, Result};
 use crate::source::{Lists, Piece};
 
@@ -96,15 +96,15 @@ fn check_reals(piece: &Piece, lists: &Lists, num_vars: usize) -> Checked {
         missing.extend_from_slice(marks.unwrap_or_default());
         Ok(())
     });
-    Checked { values: Column::F32(values), missing: lists.missing.is_some().then_some(missing), bad }
+    Checked { values: Values::F32(values), missing: lists.missing.is_some().then_some(missing), bad }
 }
 
-fn extend_reals(into: &mut Vec<f32>, from: &Column, range: Range<usize>) {
+fn extend_reals(into: &mut Vec<f32>, from: &Values, range: Range<usize>) {
     match from {
-        Column::U8(values) => into.extend(values[range].iter().map(|&value| f32::from(value))),
-        Column::U16(values) => into.extend(values[range].iter().map(|&value| f32::from(value))),
-        Column::U32(values) => into.extend(values[range].iter().map(|&value| value as f32)),
-        Column::F32(values) => into.extend_from_slice(&values[range]),
+        Values::U8(values) => into.extend(values[range].iter().map(|&value| f32::from(value))),
+        Values::U16(values) => into.extend(values[range].iter().map(|&value| f32::from(value))),
+        Values::U32(values) => into.extend(values[range].iter().map(|&value| value as f32)),
+        Values::F32(values) => into.extend_from_slice(&values[range]),
     }
 }
 
@@ -130,9 +130,9 @@ mod tests {
 
     #[test]
     fn a_list_of_another_length_or_with_a_value_outside_is_bad_and_the_rest_are_rows() {
-        let piece = lists(Column::U8(vec![0, 1, 1, 0, 2, 1, 1]), &[2, 1, 2, 2]);
+        let piece = lists(Values::U8(vec![0, 1, 1, 0, 2, 1, 1]), &[2, 1, 2, 2]);
         let decoded = categories(2, 2).decode(&piece).unwrap();
-        assert_eq!(decoded.output, Output::Rows(Table::new(2, Column::U8(vec![0, 1, 1, 1])).unwrap()));
+        assert_eq!(decoded.output, Output::Rows(Table::new(2, Values::U8(vec![0, 1, 1, 1])).unwrap()));
         assert_eq!(reasons(&decoded), ["a list of 1 values where rows have 2", "variable 1: value 2 is outside 0..2"]);
         assert_eq!((decoded.records, decoded.bad[1].position), (4, 102));
     }
@@ -140,12 +140,12 @@ mod tests {
     #[test]
     fn the_type_depends_on_the_number_of_categories_not_on_the_data() {
         for (cats, expected) in [
-            (256, Column::U8(vec![7])),
-            (257, Column::U16(vec![7])),
-            (65_536, Column::U16(vec![7])),
-            (65_537, Column::U32(vec![7])),
+            (256, Values::U8(vec![7])),
+            (257, Values::U16(vec![7])),
+            (65_536, Values::U16(vec![7])),
+            (65_537, Values::U32(vec![7])),
         ] {
-            for values in [Column::U8(vec![7]), Column::U16(vec![7]), Column::U32(vec![7]), Column::F32(vec![7.0])] {
+            for values in [Values::U8(vec![7]), Values::U16(vec![7]), Values::U32(vec![7]), Values::F32(vec![7.0])] {
                 let decoded = categories(1, cats).decode(&lists(values, &[1])).unwrap();
                 assert_eq!(decoded.output, Output::Rows(Table::new(1, expected.clone()).unwrap()));
             }
@@ -154,9 +154,9 @@ mod tests {
 
     #[test]
     fn a_real_number_too_large_for_a_density_costs_its_row_and_no_other() {
-        let piece = lists(Column::F32(vec![1.0, 2.0, 3.0, -2e30, 1e18, -1e18]), &[2, 2, 2]);
+        let piece = lists(Values::F32(vec![1.0, 2.0, 3.0, -2e30, 1e18, -1e18]), &[2, 2, 2]);
         let decoded = reals(2).decode(&piece).unwrap();
-        assert_eq!(decoded.output, Output::Rows(Table::new(2, Column::F32(vec![1.0, 2.0, 1e18, -1e18])).unwrap()));
+        assert_eq!(decoded.output, Output::Rows(Table::new(2, Values::F32(vec![1.0, 2.0, 1e18, -1e18])).unwrap()));
         assert_eq!(reasons(&decoded), ["variable 1: -2e30 is outside ±1e18; rescale the column"]);
         assert_eq!(decoded.bad[0].to_string().split(": ").next(), Some("shard"));
         assert_eq!(decoded.bad[0].position, 101);
@@ -165,11 +165,11 @@ mod tests {
     #[test]
     fn missing_cells_stay_missing_whatever_they_hold() {
         let marks = [false, true, false, false];
-        let piece = with_missing(lists(Column::U32(vec![1, 999, 0, 1]), &[2, 2]), &marks);
-        let expected = Table::new(2, Column::U8(vec![1, 0, 0, 1])).unwrap().with_missing(marks.to_vec()).unwrap();
+        let piece = with_missing(lists(Values::U32(vec![1, 999, 0, 1]), &[2, 2]), &marks);
+        let expected = Table::new(2, Values::U8(vec![1, 0, 0, 1])).unwrap().with_missing(marks.to_vec()).unwrap();
         assert_eq!(categories(2, 2).decode(&piece).unwrap().output, Output::Rows(expected));
-        let piece = with_missing(lists(Column::F32(vec![0.5, f32::NAN, -2.0, 1.0]), &[2, 2]), &marks);
-        let expected = Table::new(2, Column::F32(vec![0.5, 0.0, -2.0, 1.0])).unwrap();
+        let piece = with_missing(lists(Values::F32(vec![0.5, f32::NAN, -2.0, 1.0]), &[2, 2]), &marks);
+        let expected = Table::new(2, Values::F32(vec![0.5, 0.0, -2.0, 1.0])).unwrap();
         let expected = expected.with_missing(marks.to_vec()).unwrap();
         assert_eq!(reals(2).decode(&piece).unwrap().output, Output::Rows(expected));
     }
@@ -178,8 +178,8 @@ mod tests {
     fn marks_follow_their_rows_when_a_bad_one_is_left_out() {
         let marks = [true, false, false, false, false, true];
         for (decoder, values) in [
-            (categories(2, 2), Column::F32(vec![9.0, 1.0, 7.0, 1.0, 0.0, 9.0])),
-            (reals(2), Column::F32(vec![9.0, 1.0, f32::INFINITY, 1.0, 0.0, 9.0])),
+            (categories(2, 2), Values::F32(vec![9.0, 1.0, 7.0, 1.0, 0.0, 9.0])),
+            (reals(2), Values::F32(vec![9.0, 1.0, f32::INFINITY, 1.0, 0.0, 9.0])),
         ] {
             let decoded = decoder.decode(&with_missing(lists(values, &[2, 2, 2]), &marks)).unwrap();
             let Output::Rows(table) = &decoded.output else { panic!("rows") };
@@ -191,19 +191,19 @@ mod tests {
 
     #[test]
     fn reals_must_be_finite_and_integers_become_real() {
-        let piece = lists(Column::F32(vec![0.5, f32::NAN, 2.0, 3.0]), &[2, 2]);
+        let piece = lists(Values::F32(vec![0.5, f32::NAN, 2.0, 3.0]), &[2, 2]);
         let decoded = reals(2).decode(&piece).unwrap();
-        assert_eq!(decoded.output, Output::Rows(Table::new(2, Column::F32(vec![2.0, 3.0])).unwrap()));
+        assert_eq!(decoded.output, Output::Rows(Table::new(2, Values::F32(vec![2.0, 3.0])).unwrap()));
         assert_eq!(reasons(&decoded), ["variable 1: NaN must be finite, or missing"]);
-        let decoded = reals(2).decode(&lists(Column::U16(vec![300, 1]), &[2])).unwrap();
-        assert_eq!(decoded.output, Output::Rows(Table::new(2, Column::F32(vec![300.0, 1.0])).unwrap()));
+        let decoded = reals(2).decode(&lists(Values::U16(vec![300, 1]), &[2])).unwrap();
+        assert_eq!(decoded.output, Output::Rows(Table::new(2, Values::F32(vec![300.0, 1.0])).unwrap()));
     }
 
     #[test]
     fn a_real_number_that_is_not_whole_is_no_category() {
-        let piece = lists(Column::F32(vec![1.0, 0.5, -1.0, f32::NAN, 5e9]), &[1, 1, 1, 1, 1]);
+        let piece = lists(Values::F32(vec![1.0, 0.5, -1.0, f32::NAN, 5e9]), &[1, 1, 1, 1, 1]);
         let decoded = categories(1, 3).decode(&piece).unwrap();
-        assert_eq!(decoded.output, Output::Rows(Table::new(1, Column::U8(vec![1])).unwrap()));
+        assert_eq!(decoded.output, Output::Rows(Table::new(1, Values::U8(vec![1])).unwrap()));
         assert_eq!(reasons(&decoded)[0], "variable 0: value 0.5 is outside 0..3");
         assert_eq!(decoded.bad.len(), 4);
     }
@@ -215,6 +215,6 @@ mod tests {
         assert_eq!(reals(6).with_grid(vec![2, 2]).unwrap_err().kind(), ErrorKind::Option);
         assert_eq!(reals(6).with_grid(vec![2, 3]).unwrap().shape().grid, Some(vec![2, 3]));
         assert_eq!(reals(1).decode(&blobs(&[b"text"])).unwrap_err().kind(), ErrorKind::Unsupported);
-        assert_eq!(reals(3).decode(&lists(Column::U8(vec![]), &[])).unwrap().records, 0);
+        assert_eq!(reals(3).decode(&lists(Values::U8(vec![]), &[])).unwrap().records, 0);
     }
 }

@@ -11,7 +11,7 @@ use super::gpt2::Gpt2;
 use super::records::{self, decode_each};
 use super::tokens::token_shape;
 use super::{BadRecord, Decoded, Decoder, Output, RowShape};
-use crate::data::Column;
+use crate::data::Values;
 use crate::error::{Error, Result};
 use crate::source::{Blobs, Piece};
 
@@ -144,10 +144,10 @@ impl Decoder for TextDecoder {
         let texts = records::blobs(piece, "texts")?;
         let (column, bad) = if self.vocab() <= 0x1_0000 {
             let (tokens, bad) = self.encode_all(piece, texts, |token| token as u16);
-            (Column::U16(tokens), bad)
+            (Values::U16(tokens), bad)
         } else {
             let (tokens, bad) = self.encode_all(piece, texts, |token| token);
-            (Column::U32(tokens), bad)
+            (Values::U32(tokens), bad)
         };
         Ok(Decoded { output: Output::Tokens(column), records: piece.num_records() as u64, bad })
     }
@@ -166,7 +166,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     fn tokens(decoder: &TextDecoder, texts: &[&[u8]]) -> Vec<u16> {
-        let Output::Tokens(Column::U16(tokens)) = decoder.decode(&blobs(texts)).unwrap().output else {
+        let Output::Tokens(Values::U16(tokens)) = decoder.decode(&blobs(texts)).unwrap().output else {
             panic!("tokens of 16 bits")
         };
         tokens
@@ -195,7 +195,7 @@ mod tests {
         let mut piece = blobs(&[b"Hello", b"abc\xffdef", b"null", b"0"]);
         piece.bad.push((2, "null".into()));
         let decoded = gpt2.decode(&piece).unwrap();
-        assert_eq!(decoded.output, Output::Tokens(Column::U16(vec![15496, 0, 15, 0])));
+        assert_eq!(decoded.output, Output::Tokens(Values::U16(vec![15496, 0, 15, 0])));
         assert_eq!(decoded.records, 4);
         let lines: Vec<String> = decoded.bad.iter().map(ToString::to_string).collect();
         assert_eq!(lines, ["shard: row 101: not UTF-8 at byte 3", "shard: row 102: null"]);
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn tokens_have_16_bits_where_the_vocabulary_allows_it() {
-        for (vocab, expected) in [(0x1_0000, Column::U16(vec![97])), (0x1_0001, Column::U32(vec![97]))] {
+        for (vocab, expected) in [(0x1_0000, Values::U16(vec![97])), (0x1_0001, Values::U32(vec![97]))] {
             let letters = TextDecoder::new(Arc::new(Letters { vocab }), 8).unwrap();
             assert_eq!(letters.decode(&blobs(&[b"a"])).unwrap().output, Output::Tokens(expected));
         }
@@ -240,7 +240,7 @@ mod tests {
     fn a_document_that_the_tokenizer_refuses_is_bad_and_so_is_one_with_an_id_outside() {
         let letters = TextDecoder::new(Arc::new(Letters { vocab: 0x100 }), 8).unwrap();
         let decoded = letters.decode(&blobs(&["ab".as_bytes(), b"a?", "a🙂".as_bytes(), b"c"])).unwrap();
-        assert_eq!(decoded.output, Output::Tokens(Column::U16(vec![97, 98, 99])));
+        assert_eq!(decoded.output, Output::Tokens(Values::U16(vec![97, 98, 99])));
         let reasons: Vec<&str> = decoded.bad.iter().map(|bad| bad.reason.as_str()).collect();
         assert_eq!(reasons, ["no token", "token 128578 is outside 0..256"]);
     }
@@ -248,7 +248,7 @@ mod tests {
     #[test]
     fn numbers_and_empty_windows_are_refused() {
         assert_eq!(TextDecoder::gpt2(0).unwrap_err().kind(), ErrorKind::Option);
-        let error = TextDecoder::gpt2(8).unwrap().decode(&lists(Column::U8(vec![1]), &[1])).unwrap_err();
+        let error = TextDecoder::gpt2(8).unwrap().decode(&lists(Values::U8(vec![1]), &[1])).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported);
     }
 

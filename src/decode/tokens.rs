@@ -72,7 +72,7 @@ mod tests {
 
     use super::super::records::testing::{blobs, lists, with_missing};
     use super::*;
-    use crate::data::{Column, Table};
+    use crate::data::{Table, Values};
     use crate::error::ErrorKind;
 
     fn reasons(decoded: &Decoded) -> Vec<String> {
@@ -82,8 +82,8 @@ mod tests {
     #[test]
     fn lists_are_concatenated_without_those_that_have_an_id_outside() {
         let decoder = TokenDecoder::new(50_257, 4).unwrap();
-        let decoded = decoder.decode(&lists(Column::U32(vec![1, 2, 70_000, 3, 50_256]), &[2, 1, 0, 2])).unwrap();
-        assert_eq!(decoded.output, Output::Tokens(Column::U16(vec![1, 2, 3, 50_256])));
+        let decoded = decoder.decode(&lists(Values::U32(vec![1, 2, 70_000, 3, 50_256]), &[2, 1, 0, 2])).unwrap();
+        assert_eq!(decoded.output, Output::Tokens(Values::U16(vec![1, 2, 3, 50_256])));
         assert_eq!(decoded.records, 4);
         assert_eq!(reasons(&decoded), ["shard: row 101: token 70000 is outside 0..50257"]);
     }
@@ -91,29 +91,29 @@ mod tests {
     #[test]
     fn whole_rows_stay_rows_and_a_bad_id_costs_its_row() {
         let decoder = TokenDecoder::rows(300, 2).unwrap();
-        let decoded = decoder.decode(&lists(Column::U16(vec![1, 2, 3, 300, 299, 6]), &[2, 2, 2])).unwrap();
-        assert_eq!(decoded.output, Output::Rows(Table::new(2, Column::U16(vec![1, 2, 299, 6])).unwrap()));
+        let decoded = decoder.decode(&lists(Values::U16(vec![1, 2, 3, 300, 299, 6]), &[2, 2, 2])).unwrap();
+        assert_eq!(decoded.output, Output::Rows(Table::new(2, Values::U16(vec![1, 2, 299, 6])).unwrap()));
         assert_eq!(reasons(&decoded), ["shard: row 101: token 300 is outside 0..300"]);
-        let short = decoder.decode(&lists(Column::U16(vec![1, 2, 3]), &[2, 1])).unwrap();
+        let short = decoder.decode(&lists(Values::U16(vec![1, 2, 3]), &[2, 1])).unwrap();
         assert_eq!(reasons(&short), ["shard: row 101: a list of 1 tokens where rows have 2"]);
-        let shifted = decoder.decode(&lists(Column::U16(vec![1, 2, 3, 4]), &[1, 3])).unwrap();
+        let shifted = decoder.decode(&lists(Values::U16(vec![1, 2, 3, 4]), &[1, 3])).unwrap();
         assert_eq!(shifted.bad.len(), 2, "as many values as two rows have, but not in rows");
     }
 
     #[test]
     fn a_missing_token_is_a_bad_record() {
-        let piece = with_missing(lists(Column::U8(vec![1, 2, 3]), &[2, 1]), &[false, true, false]);
+        let piece = with_missing(lists(Values::U8(vec![1, 2, 3]), &[2, 1]), &[false, true, false]);
         let decoded = TokenDecoder::new(10, 2).unwrap().decode(&piece).unwrap();
-        assert_eq!(decoded.output, Output::Tokens(Column::U8(vec![3])));
+        assert_eq!(decoded.output, Output::Tokens(Values::U8(vec![3])));
         assert_eq!(reasons(&decoded), ["shard: row 100: token 1 of the list is missing"]);
     }
 
     #[test]
     fn what_the_source_could_not_read_is_left_out() {
-        let mut piece = lists(Column::U8(vec![1, 2, 3]), &[1, 1, 1]);
+        let mut piece = lists(Values::U8(vec![1, 2, 3]), &[1, 1, 1]);
         piece.bad = vec![(1, "-5 is negative".into())];
         let decoded = TokenDecoder::new(256, 2).unwrap().decode(&piece).unwrap();
-        assert_eq!(decoded.output, Output::Tokens(Column::U8(vec![1, 3])));
+        assert_eq!(decoded.output, Output::Tokens(Values::U8(vec![1, 3])));
         assert_eq!(reasons(&decoded), ["shard: row 101: -5 is negative"]);
     }
 
@@ -154,8 +154,8 @@ mod tests {
         ) {
             let values = &seed[..lengths.iter().sum()];
             let column = match wide {
-                true => Column::U32(values.to_vec()),
-                false => Column::U8(values.iter().map(|&v| v as u8).collect()),
+                true => Values::U32(values.to_vec()),
+                false => Values::U8(values.iter().map(|&v| v as u8).collect()),
             };
             let decoded = TokenDecoder::new(vocab, 4).unwrap().decode(&lists(column, &lengths)).unwrap();
             let (mut expected, mut bad, mut start) = (Vec::new(), 0, 0);
@@ -172,7 +172,7 @@ mod tests {
             let expected_bytes = match vocab { 0..=256 => 1, 257..=65_536 => 2, _ => 4 };
             prop_assert_eq!(column.num_bytes(), expected_bytes * column.len());
             let is_expected =
-                matches!((expected_bytes, column), (1, Column::U8(_)) | (2, Column::U16(_)) | (4, Column::U32(_)));
+                matches!((expected_bytes, column), (1, Values::U8(_)) | (2, Values::U16(_)) | (4, Values::U32(_)));
             prop_assert!(!column.is_empty() || is_expected);
         }
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::spec::{
     Compared, DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
 };
-use crate::data::Column;
+use crate::data::Values;
 #[cfg(feature = "images")]
 use crate::decode::image::{Color, ImageDecoder, is_grey};
 use crate::decode::rows::RowDecoder;
@@ -343,7 +343,7 @@ impl Opened {
         let mut reals = false;
         self.look(ROWS_TO_COUNT, |piece| {
             let Records::Lists(lists) = &piece.records else { return Ok(()) };
-            reals |= matches!(lists.values, Column::F32(_));
+            reals |= matches!(lists.values, Values::F32(_));
             let missing = |at: usize| lists.missing.as_ref().is_some_and(|missing| missing[at]);
             let values = (0..lists.values.len()).filter(|&at| !missing(at)).filter_map(|at| lists.values.category(at));
             largest = values.max().unwrap_or(0).max(largest);

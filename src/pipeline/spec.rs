@@ -40,7 +40,7 @@ pub use decode::{DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, GPT2
 pub(crate) use defaults::default_words;
 pub(crate) use document::{Document, inline, parse_value};
 pub use expand::{DATA_VARIABLE, expand_path};
-pub(crate) use key::{Key, Table, Unset, Values, for_all, key};
+pub(crate) use key::{Accepted, Key, Table, Unset, for_all, key};
 pub use learn::LearnSection;
 pub(crate) use learn::{LIMITS, default_options};
 pub use size::{parse_size, show_size, write_size};

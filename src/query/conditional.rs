@@ -3,7 +3,7 @@
 //! Both sides are rows with missing cells; what is missing on both sides is marginalised. The two log-likelihoods must
 //! be of one θ: that is why [`View`](crate::learner::View) asks, and not a learner that goes on in between.
 
-use crate::data::{Batch, Column};
+use crate::data::{Batch, Values};
 use crate::error::{Error, Result};
 
 /// A question, as the rows whose log-likelihoods answer it.
@@ -49,12 +49,12 @@ impl<'a> Conditional<'a> {
                 (false, false) => None,
             };
             // A column without a value says nothing about what the variable is.
-            let is_real = (0..num_rows).filter_map(cell).any(|(column, _)| matches!(column, Column::F32(_)));
+            let is_real = (0..num_rows).filter_map(cell).any(|(column, _)| matches!(column, Values::F32(_)));
             columns.push(if is_real {
-                Column::F32((0..num_rows).map(|row| cell(row).map_or(0.0, |(c, at)| c.real(at) as f32)).collect())
+                Values::F32((0..num_rows).map(|row| cell(row).map_or(0.0, |(c, at)| c.real(at) as f32)).collect())
             } else {
                 let category = |row| cell(row).and_then(|(column, at)| column.category(at)).unwrap_or(0);
-                Column::U32((0..num_rows).map(category).collect())
+                Values::U32((0..num_rows).map(category).collect())
             });
         }
         let joint = Batch::from_columns(columns)?.with_missing(|row, var| !is_asked(row, var) && !is_known(row, var));

@@ -3,7 +3,7 @@
 //! `sample` and `condition` walk it alike and differ in how a sum chooses and in what becomes of an input.
 
 use crate::circuit::{Circuit, NodeId, NodeKind, ParamId, SumGroup};
-use crate::data::Column;
+use crate::data::Values;
 
 /// Decides where the way down leads.
 pub(super) trait Guide {
@@ -51,7 +51,7 @@ pub(super) fn descend(circuit: &Circuit, guide: &mut impl Guide) {
 }
 
 /// The values of a variable in the narrowest column type that holds whatever any of its inputs may draw.
-pub(super) fn narrowest(circuit: &Circuit, var: usize, values: &[f64]) -> Column {
+pub(super) fn narrowest(circuit: &Circuit, var: usize, values: &[f64]) -> Values {
     let families = circuit.nodes().iter().filter_map(|node| match &node.kind {
         NodeKind::Input { var: v, param } if *v == var => Some(circuit.distribution(*param).num_cats()),
         _ => None,
@@ -59,9 +59,9 @@ pub(super) fn narrowest(circuit: &Circuit, var: usize, values: &[f64]) -> Column
     // `None` where an input draws real numbers.
     let cats = families.reduce(|a, b| Some(a?.max(b?))).flatten();
     match cats {
-        None => Column::F32(values.iter().map(|&v| v as f32).collect()),
-        Some(0..=256) => Column::U8(values.iter().map(|&v| v as u8).collect()),
-        Some(257..=65_536) => Column::U16(values.iter().map(|&v| v as u16).collect()),
-        Some(_) => Column::U32(values.iter().map(|&v| v as u32).collect()),
+        None => Values::F32(values.iter().map(|&v| v as f32).collect()),
+        Some(0..=256) => Values::U8(values.iter().map(|&v| v as u8).collect()),
+        Some(257..=65_536) => Values::U16(values.iter().map(|&v| v as u16).collect()),
+        Some(_) => Values::U32(values.iter().map(|&v| v as u32).collect()),
     }
 }

@@ -213,7 +213,7 @@ mod tests {
 
     use super::*;
     use crate::ErrorKind;
-    use crate::data::Column;
+    use crate::data::Values;
     use crate::source::{Lists, Records};
 
     /// A stream of batches of two columns of numbers, and where each message ends in it (the schema first).
@@ -260,7 +260,7 @@ mod tests {
         let pieces = pieces(&bytes).unwrap();
         let expected = |values: Vec<u16>, missing: Option<Vec<bool>>| {
             let ends = (1..=values.len() / 2).map(|row| 2 * row).collect();
-            Records::Lists(Lists { values: Column::U16(values), ends, missing })
+            Records::Lists(Lists { values: Values::U16(values), ends, missing })
         };
         assert_eq!(pieces.len(), 2);
         assert_eq!(pieces[0].positions, Positions::Rows { first: 0 });

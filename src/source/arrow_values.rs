@@ -11,7 +11,7 @@ use arrow::datatypes::{
 };
 
 use super::Blobs;
-use crate::data::{Column, Element};
+use crate::data::{Element, Values};
 use crate::error::{Error, Result};
 
 /// What the numbers of an array become, from narrow to wide.
@@ -40,7 +40,7 @@ impl NumberType {
 /// The numbers of an array.
 #[derive(Debug, PartialEq)]
 pub(super) struct Numbers {
-    pub(super) values: Column,
+    pub(super) values: Values,
     /// Which of them are null; `None` where none is.
     pub(super) missing: Option<Vec<bool>>,
     /// Which of them do not fit, by index and with the reason.
@@ -134,7 +134,7 @@ fn reals(array: &dyn Array) -> Result<Numbers> {
     let mut bad = Vec::new();
     if let Some(flags) = array.as_boolean_opt() {
         let values = flags.iter().map(|flag| f32::from(u8::from(flag.unwrap_or_default()))).collect();
-        return Ok(Numbers { values: Column::F32(values), missing: missing(flags), bad });
+        return Ok(Numbers { values: Values::F32(values), missing: missing(flags), bad });
     }
     let values = with_primitive!(
         array,
@@ -144,7 +144,7 @@ fn reals(array: &dyn Array) -> Result<Numbers> {
         typed => convert_reals(typed, &mut bad),
         return Err(Error::data(format!("{} is not a number", array.data_type())))
     );
-    Ok(Numbers { values: Column::F32(values), missing: missing(array), bad })
+    Ok(Numbers { values: Values::F32(values), missing: missing(array), bad })
 }
 
 /// Every value that is there and fits; zero elsewhere.
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn a_number_that_does_not_fit_is_named_and_a_null_is_missing() {
         let read = numbers(&Int64Array::from(vec![Some(3), None, Some(-1), Some(1 << 40)]), NumberType::U32).unwrap();
-        assert_eq!(read.values, Column::U32(vec![3, 0, 0, 0]));
+        assert_eq!(read.values, Values::U32(vec![3, 0, 0, 0]));
         assert_eq!(read.missing, Some(vec![false, true, false, false]));
         let reasons: Vec<_> = read.bad.iter().map(|(index, reason)| (*index, reason.as_str())).collect();
         assert_eq!(
@@ -230,7 +230,7 @@ mod tests {
             ]
         );
         let read = numbers(&Float64Array::from(vec![0.5, f64::NAN, 1e300]), NumberType::F32).unwrap();
-        assert_eq!(read.values, Column::F32(vec![0.5, 0.0, 0.0]));
+        assert_eq!(read.values, Values::F32(vec![0.5, 0.0, 0.0]));
         assert_eq!(read.bad.iter().map(|bad| bad.0).collect::<Vec<_>>(), [1, 2]);
     }
 
@@ -248,7 +248,7 @@ mod tests {
             let natural = NumberType::of(array.data_type()).unwrap();
             let read = numbers(array, natural).unwrap();
             assert_eq!((read.values.real(1), read.values.len(), read.bad.len()), (1.0, 2, 0));
-            assert_eq!(numbers(array, NumberType::F32).unwrap().values, Column::F32(vec![0.0, 1.0]));
+            assert_eq!(numbers(array, NumberType::F32).unwrap().values, Values::F32(vec![0.0, 1.0]));
         }
         assert!(numbers(&StringArray::from(vec!["1"]), NumberType::U8).is_err());
         assert!(numbers(&Float32Array::from(vec![1.0]), NumberType::U8).is_err());

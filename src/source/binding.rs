@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use super::arrow_values::{NumberType, Numbers, blobs, numbers};
 use super::columns::{ColumnInfo, Columns, Reading, RecordKind, Wanted};
 use super::{Lists, Records};
-use crate::data::Column;
+use crate::data::Values;
 use crate::error::{Error, Result};
 
 /// How many columns an error lists before it stops.
@@ -251,12 +251,12 @@ impl Binding {
             let cells = (0..num_rows * width).map(|cell| mask(cell % width).get(cell / width).copied());
             cells.map(Option::unwrap_or_default).collect()
         });
-        let parts: Vec<&Column> = read.iter().map(|numbers| &numbers.values).collect();
+        let parts: Vec<&Values> = read.iter().map(|numbers| &numbers.values).collect();
         let values = match self.number {
-            NumberType::U8 => Column::U8(rows_of(&parts, num_rows, |c| if let Column::U8(v) = c { v } else { &[] })),
-            NumberType::U16 => Column::U16(rows_of(&parts, num_rows, |c| if let Column::U16(v) = c { v } else { &[] })),
-            NumberType::U32 => Column::U32(rows_of(&parts, num_rows, |c| if let Column::U32(v) = c { v } else { &[] })),
-            NumberType::F32 => Column::F32(rows_of(&parts, num_rows, |c| if let Column::F32(v) = c { v } else { &[] })),
+            NumberType::U8 => Values::U8(rows_of(&parts, num_rows, |c| if let Values::U8(v) = c { v } else { &[] })),
+            NumberType::U16 => Values::U16(rows_of(&parts, num_rows, |c| if let Values::U16(v) = c { v } else { &[] })),
+            NumberType::U32 => Values::U32(rows_of(&parts, num_rows, |c| if let Values::U32(v) = c { v } else { &[] })),
+            NumberType::F32 => Values::F32(rows_of(&parts, num_rows, |c| if let Values::F32(v) = c { v } else { &[] })),
         };
         let ends = (1..=num_rows).map(|record| record * width).collect();
         Ok((Records::Lists(Lists { values, ends, missing }), bad))
@@ -264,7 +264,7 @@ impl Binding {
 }
 
 /// Columns laid out row by row. `values` sees columns of one type only: `numbers` made them so.
-fn rows_of<T: Copy + Default>(columns: &[&Column], num_rows: usize, values: impl Fn(&Column) -> &[T]) -> Vec<T> {
+fn rows_of<T: Copy + Default>(columns: &[&Values], num_rows: usize, values: impl Fn(&Values) -> &[T]) -> Vec<T> {
     let width = columns.len();
     let mut rows = vec![T::default(); num_rows * width];
     for (var, column) in columns.iter().enumerate() {
@@ -573,7 +573,7 @@ mod tests {
         let (records, bad) = binding.records(&batch).unwrap();
         let Records::Lists(lists) = &records else { panic!("{records:?}") };
         assert_eq!(lists.ends, [2, 2, 2, 5]);
-        assert_eq!(lists.values, Column::U32(vec![1, 0, 0, 7, 0]));
+        assert_eq!(lists.values, Values::U32(vec![1, 0, 0, 7, 0]));
         assert_eq!(lists.missing, Some(vec![false, true, false, false, false]));
         let reason = "value 0: -7 is not a category: it is outside 0..=4294967295".to_string();
         assert_eq!(bad, [(1, "null".to_string()), (3, reason)]);
@@ -581,7 +581,7 @@ mod tests {
         let (records, bad) = binding.records(&batch.slice(2, 2)).unwrap();
         let Records::Lists(lists) = &records else { panic!("{records:?}") };
         assert_eq!((lists.range(1), bad[0].0), (0..3, 1));
-        assert_eq!(lists.values, Column::U32(vec![0, 7, 0]));
+        assert_eq!(lists.values, Values::U32(vec![0, 7, 0]));
     }
 
     #[test]
@@ -611,12 +611,12 @@ mod tests {
         let missing = Some(vec![false, false, true, false]);
         assert_eq!(
             records,
-            Records::Lists(Lists { values: Column::U16(vec![1, 300, 0, 400]), ends: vec![2, 4], missing })
+            Records::Lists(Lists { values: Values::U16(vec![1, 300, 0, 400]), ends: vec![2, 4], missing })
         );
         assert!(bad.is_empty());
         let reversed = Binding::new(&batch.schema(), &Columns::Many(vec!["x1".into(), "x0".into()])).unwrap();
         let Records::Lists(lists) = reversed.records(&batch).unwrap().0 else { panic!() };
-        assert_eq!(lists.values, Column::U16(vec![300, 1, 400, 0]));
+        assert_eq!(lists.values, Values::U16(vec![300, 1, 400, 0]));
     }
 
     #[test]
@@ -641,7 +641,7 @@ mod tests {
         a.agree(&mut b).unwrap();
         assert_eq!(a.kind(), RecordKind::Lists { width: Some(1), reals: true });
         let (records, _) = a.records(&batch(vec![("x", ints(&[3]))])).unwrap();
-        assert_eq!(records, Records::Lists(Lists { values: Column::F32(vec![3.0]), ends: vec![1], missing: None }));
+        assert_eq!(records, Records::Lists(Lists { values: Values::F32(vec![3.0]), ends: vec![1], missing: None }));
         let error = bind(list()).agree(&mut bind(text(&["a"]))).unwrap_err().to_string();
         assert_eq!(error, "column `x`: expected lists of numbers, found text");
         let wide = |n: i32| {

@@ -248,7 +248,7 @@ mod tests {
 
     use super::super::testing::{failure, pieces, run, shards};
     use super::*;
-    use crate::data::Column;
+    use crate::data::Values;
     use crate::error::ErrorKind;
 
     fn compressed(tokens: &[u32], width: TokenWidth) -> Vec<u8> {
@@ -371,7 +371,7 @@ mod tests {
         let (pieces, end) = pieces(&source, 0, 4).await;
         assert_eq!(
             pieces[0].records,
-            Records::Lists(Lists { values: Column::U16(vec![0x0201, 0x0403]), ends: vec![2], missing: None })
+            Records::Lists(Lists { values: Values::U16(vec![0x0201, 0x0403]), ends: vec![2], missing: None })
         );
         assert!(end.unwrap_err().to_string().contains("5 bytes are not whole u16 tokens"));
     }

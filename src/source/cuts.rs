@@ -14,7 +14,7 @@ use super::binding::{Binding, IMAGE_BYTES};
 use super::columns::RecordKind;
 use super::limits::ReadLimits;
 use super::{Blobs, Lists, Records};
-use crate::data::Column;
+use crate::data::Values;
 use crate::error::Result;
 
 /// A piece has no more rows than this, however small they are.
@@ -78,7 +78,7 @@ fn empty_record(kind: RecordKind) -> Records {
     match kind {
         RecordKind::Text | RecordKind::Image => Records::Blobs(Blobs { bytes: Vec::new(), ends: vec![0] }),
         RecordKind::Lists { .. } => {
-            Records::Lists(Lists { values: Column::U8(Vec::new()), ends: vec![0], missing: None })
+            Records::Lists(Lists { values: Values::U8(Vec::new()), ends: vec![0], missing: None })
         }
     }
 }

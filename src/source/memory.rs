@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use super::{FileEntry, IndexedSource, Lists, Manifest, Piece, Positions, Records};
-use crate::data::{Column, Digest, Table};
+use crate::data::{Digest, Table, Values};
 use crate::error::{Error, Result};
 
 /// A table as a source.
 ///
 /// ```
-/// use anemone::data::{Column, Table};
+/// use anemone::data::{Values, Table};
 /// use anemone::source::IndexedSource;
 /// use anemone::source::memory::MemorySource;
 ///
-/// let table = Table::new(2, Column::U8(vec![0, 1, 1, 0, 1, 1]))?;
+/// let table = Table::new(2, Values::U8(vec![0, 1, 1, 0, 1, 1]))?;
 /// let source = MemorySource::new("coins", table)?;
 /// assert_eq!(source.num_rows(), Some(3));
 /// # Ok::<(), anemone::Error>(())
@@ -40,10 +40,10 @@ impl MemorySource {
 /// Of all cells, with their type; what a missing cell holds does not matter, but takes part.
 fn digest(table: &Table) -> String {
     let (kind, bytes): (&str, Vec<u8>) = match table.values() {
-        Column::U8(values) => ("u8", values.clone()),
-        Column::U16(values) => ("u16", values.iter().flat_map(|value| value.to_le_bytes()).collect()),
-        Column::U32(values) => ("u32", values.iter().flat_map(|value| value.to_le_bytes()).collect()),
-        Column::F32(values) => ("f32", values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+        Values::U8(values) => ("u8", values.clone()),
+        Values::U16(values) => ("u16", values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+        Values::U32(values) => ("u32", values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+        Values::F32(values) => ("f32", values.iter().flat_map(|value| value.to_le_bytes()).collect()),
     };
     let missing: Vec<u8> = table.missing().unwrap_or_default().iter().map(|&missing| u8::from(missing)).collect();
     Digest::new().part(kind).part((table.num_vars() as u64).to_le_bytes()).part(bytes).part(missing).finish()
@@ -64,7 +64,7 @@ impl IndexedSource for MemorySource {
             return Err(Error::data(format!("{}: row {row} is outside 0..{num_rows}", self.name)));
         }
         // An empty table takes the type of the first rows it is given.
-        let mut picked = Table::new(self.table.num_vars(), Column::U8(Vec::new()))?;
+        let mut picked = Table::new(self.table.num_vars(), Values::U8(Vec::new()))?;
         picked.append_rows(&self.table, rows.iter().map(|&row| row as usize))?;
         Ok(Piece {
             file: self.name.clone(),
@@ -91,10 +91,10 @@ mod tests {
     #[test]
     fn rows_come_in_the_order_they_are_asked_for_with_type_and_missing_cells() {
         for values in [
-            Column::U8(vec![0, 1, 2, 3, 4, 5]),
-            Column::U16(vec![0, 1, 2, 3, 4, 500]),
-            Column::U32(vec![0, 1, 2, 3, 4, 70_000]),
-            Column::F32(vec![0.0, 1.0, 2.0, 3.0, 4.0, 0.5]),
+            Values::U8(vec![0, 1, 2, 3, 4, 5]),
+            Values::U16(vec![0, 1, 2, 3, 4, 500]),
+            Values::U32(vec![0, 1, 2, 3, 4, 70_000]),
+            Values::F32(vec![0.0, 1.0, 2.0, 3.0, 4.0, 0.5]),
         ] {
             let mask = vec![false, false, true, false, false, false];
             let table = Table::new(2, values.clone()).unwrap().with_missing(mask).unwrap();
@@ -109,15 +109,15 @@ mod tests {
 
     #[test]
     fn rows_that_are_not_there_are_refused() {
-        let source = MemorySource::new("here", Table::new(1, Column::U8(vec![1, 2])).unwrap()).unwrap();
+        let source = MemorySource::new("here", Table::new(1, Values::U8(vec![1, 2])).unwrap()).unwrap();
         assert_eq!(source.gather(&[2]).unwrap_err().to_string(), "here: row 2 is outside 0..2");
-        assert!(MemorySource::new("here", Table::new(1, Column::U8(vec![])).unwrap()).is_err());
+        assert!(MemorySource::new("here", Table::new(1, Values::U8(vec![])).unwrap()).is_err());
     }
 
     #[test]
     fn any_change_of_the_content_is_other_data() {
         let digest = |num_vars, values: Vec<u8>, mask: Option<Vec<bool>>| {
-            let mut table = Table::new(num_vars, Column::U8(values)).unwrap();
+            let mut table = Table::new(num_vars, Values::U8(values)).unwrap();
             if let Some(mask) = mask {
                 table = table.with_missing(mask).unwrap();
             }

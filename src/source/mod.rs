@@ -62,7 +62,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Column, Digest};
+use crate::data::{Digest, Values};
 use crate::error::{Error, Result};
 
 /// A future behind a pointer, so that traits with async methods can be objects.
@@ -274,7 +274,7 @@ impl Blobs {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Lists {
     /// All values, as narrow as they came.
-    pub values: Column,
+    pub values: Values,
     /// Where each record ends.
     pub ends: Vec<usize>,
     /// Which values are missing; `None` where none is.

@@ -16,7 +16,7 @@ use super::concatenated::Concatenated;
 use super::mapped::Mapped;
 use super::npy_header::{Header, ItemType, parse_header};
 use super::{IndexedSource, Lists, Manifest, Piece, Positions, Records};
-use crate::data::Column;
+use crate::data::Values;
 use crate::error::{Error, Result};
 
 /// Rows of NumPy arrays.
@@ -140,20 +140,20 @@ impl IndexedSource for NpyFiles {
 }
 
 /// The elements as narrow as a column can hold them. Rows with one that does not fit are added to `bad`.
-fn values(item: ItemType, bytes: Vec<u8>, num_vars: usize, bad: &mut Vec<(usize, String)>) -> Column {
+fn values(item: ItemType, bytes: Vec<u8>, num_vars: usize, bad: &mut Vec<(usize, String)>) -> Values {
     let zero_or_one = |[byte]: [u8; 1]| if byte < 2 { Ok(byte) } else { Err(format!("{byte} is not a boolean")) };
     match item {
-        ItemType::U8 => Column::U8(bytes),
-        ItemType::Bool => Column::U8(fit(&bytes, num_vars, bad, zero_or_one)),
-        ItemType::I8 => Column::U8(fit(&bytes, num_vars, bad, |item| category(i8::from_le_bytes(item)))),
-        ItemType::U16 => Column::U16(fit(&bytes, num_vars, bad, |item| Ok(u16::from_le_bytes(item)))),
-        ItemType::I16 => Column::U16(fit(&bytes, num_vars, bad, |item| category(i16::from_le_bytes(item)))),
-        ItemType::U32 => Column::U32(fit(&bytes, num_vars, bad, |item| Ok(u32::from_le_bytes(item)))),
-        ItemType::I32 => Column::U32(fit(&bytes, num_vars, bad, |item| category(i32::from_le_bytes(item)))),
-        ItemType::U64 => Column::U32(fit(&bytes, num_vars, bad, |item| category(u64::from_le_bytes(item)))),
-        ItemType::I64 => Column::U32(fit(&bytes, num_vars, bad, |item| category(i64::from_le_bytes(item)))),
-        ItemType::F32 => Column::F32(fit(&bytes, num_vars, bad, |item| Ok(f32::from_le_bytes(item)))),
-        ItemType::F64 => Column::F32(fit(&bytes, num_vars, bad, |item| real(f64::from_le_bytes(item)))),
+        ItemType::U8 => Values::U8(bytes),
+        ItemType::Bool => Values::U8(fit(&bytes, num_vars, bad, zero_or_one)),
+        ItemType::I8 => Values::U8(fit(&bytes, num_vars, bad, |item| category(i8::from_le_bytes(item)))),
+        ItemType::U16 => Values::U16(fit(&bytes, num_vars, bad, |item| Ok(u16::from_le_bytes(item)))),
+        ItemType::I16 => Values::U16(fit(&bytes, num_vars, bad, |item| category(i16::from_le_bytes(item)))),
+        ItemType::U32 => Values::U32(fit(&bytes, num_vars, bad, |item| Ok(u32::from_le_bytes(item)))),
+        ItemType::I32 => Values::U32(fit(&bytes, num_vars, bad, |item| category(i32::from_le_bytes(item)))),
+        ItemType::U64 => Values::U32(fit(&bytes, num_vars, bad, |item| category(u64::from_le_bytes(item)))),
+        ItemType::I64 => Values::U32(fit(&bytes, num_vars, bad, |item| category(i64::from_le_bytes(item)))),
+        ItemType::F32 => Values::F32(fit(&bytes, num_vars, bad, |item| Ok(f32::from_le_bytes(item)))),
+        ItemType::F64 => Values::F32(fit(&bytes, num_vars, bad, |item| real(f64::from_le_bytes(item)))),
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
         source.gather(&[0, 1]).unwrap()
     }
 
-    fn column(piece: &Piece) -> &Column {
+    fn column(piece: &Piece) -> &Values {
         let Records::Lists(lists) = &piece.records else { panic!("arrays are lists") };
         assert_eq!(lists.ends, [2, 4]);
         &lists.values
@@ -223,21 +223,21 @@ mod tests {
             small.iter().flat_map(|&value| i64::from(value).to_le_bytes().into_iter().take(width)).collect()
         };
         for (descr, width, expected) in [
-            ("|u1", 1, Column::U8(vec![0, 1, 2, 127])),
-            ("|i1", 1, Column::U8(vec![0, 1, 2, 127])),
-            ("<u2", 2, Column::U16(vec![0, 1, 2, 127])),
-            ("<i2", 2, Column::U16(vec![0, 1, 2, 127])),
-            ("<u4", 4, Column::U32(vec![0, 1, 2, 127])),
-            ("<i4", 4, Column::U32(vec![0, 1, 2, 127])),
-            ("<u8", 8, Column::U32(vec![0, 1, 2, 127])),
-            ("<i8", 8, Column::U32(vec![0, 1, 2, 127])),
+            ("|u1", 1, Values::U8(vec![0, 1, 2, 127])),
+            ("|i1", 1, Values::U8(vec![0, 1, 2, 127])),
+            ("<u2", 2, Values::U16(vec![0, 1, 2, 127])),
+            ("<i2", 2, Values::U16(vec![0, 1, 2, 127])),
+            ("<u4", 4, Values::U32(vec![0, 1, 2, 127])),
+            ("<i4", 4, Values::U32(vec![0, 1, 2, 127])),
+            ("<u8", 8, Values::U32(vec![0, 1, 2, 127])),
+            ("<i8", 8, Values::U32(vec![0, 1, 2, 127])),
         ] {
             let piece = two_by_two(descr, &bytes(width));
             assert_eq!((column(&piece), piece.bad.len()), (&expected, 0), "{descr}");
         }
-        assert_eq!(column(&two_by_two("|b1", &[0, 1, 1, 0])), &Column::U8(vec![0, 1, 1, 0]));
+        assert_eq!(column(&two_by_two("|b1", &[0, 1, 1, 0])), &Values::U8(vec![0, 1, 1, 0]));
         let reals = [0.5, -1.25, 3e8, 0.0];
-        let expected = Column::F32(vec![0.5, -1.25, 3e8, 0.0]);
+        let expected = Values::F32(vec![0.5, -1.25, 3e8, 0.0]);
         assert_eq!(column(&two_by_two("<f8", &le_bytes(&reals, f64::to_le_bytes))), &expected);
         assert_eq!(column(&two_by_two("<f4", &le_bytes(&reals.map(|x| x as f32), f32::to_le_bytes))), &expected);
     }
@@ -272,7 +272,7 @@ mod tests {
         let piece = source.gather(&rows).unwrap();
         let Records::Lists(lists) = &piece.records else { panic!("arrays are lists") };
         let expected = rows.iter().flat_map(|&row| data[6 * row as usize..][..6].to_vec()).collect();
-        assert_eq!(lists.values, Column::U8(expected));
+        assert_eq!(lists.values, Values::U8(expected));
         assert_eq!(piece.positions, Positions::RowNumbers(rows));
         assert!(source.gather(&[10]).unwrap_err().to_string().contains("row 10 is outside 0..10"));
     }

@@ -732,7 +732,7 @@ mod tests {
         assert_eq!(source.column_kind(), RecordKind::Lists { width: Some(1), reals: true });
         for (block, expected) in [(0, vec![1.0, 2.0]), (1, vec![1.0, 2.0]), (2, vec![0.5])] {
             let Records::Lists(lists) = &pieces(&source, block, 100).await.0[0].records else { panic!() };
-            assert_eq!(lists.values, crate::data::Column::F32(expected));
+            assert_eq!(lists.values, crate::data::Values::F32(expected));
         }
         let x = ColumnInfo { name: "x".into(), data_type: "UInt8".into() };
         assert_eq!(*source.reading(), Reading { read: vec![x], left_out: Vec::new() });

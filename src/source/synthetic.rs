@@ -12,7 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{IndexedSource, Lists, Manifest, Piece, Positions, Records};
-use crate::data::Column;
+use crate::data::Values;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
 
@@ -169,9 +169,9 @@ impl IndexedSource for Synthetic {
         let mut values = Vec::with_capacity(rows.len() * self.spec.num_vars);
         rows.iter().for_each(|&row| self.row(row, &mut values));
         let values = if self.spec.cats <= 256 {
-            Column::U8(values.into_iter().map(|value| value as u8).collect())
+            Values::U8(values.into_iter().map(|value| value as u8).collect())
         } else {
-            Column::U16(values.into_iter().map(|value| value as u16).collect())
+            Values::U16(values.into_iter().map(|value| value as u16).collect())
         };
         let ends = (1..=rows.len()).map(|row| row * self.spec.num_vars).collect();
         Ok(Piece {
@@ -480,8 +480,8 @@ mod tests {
             };
             lists.values
         };
-        assert!(matches!(column(256), Column::U8(_)));
-        let Column::U16(wide) = column(65_536) else { panic!("65,536 categories need two bytes") };
+        assert!(matches!(column(256), Values::U8(_)));
+        let Values::U16(wide) = column(65_536) else { panic!("65,536 categories need two bytes") };
         assert!(wide.iter().any(|&value| value > 255));
     }
 

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::Column;
+use crate::data::Values;
 
 /// Bytes of a token id in a file, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,10 +36,10 @@ impl TokenWidth {
 
     /// The tokens in some bytes. Bytes after the last whole token are left out: callers check lengths where they can
     /// name the file.
-    pub fn column_from_le_bytes(self, bytes: &[u8]) -> Column {
+    pub fn column_from_le_bytes(self, bytes: &[u8]) -> Values {
         match self {
-            Self::U16 => Column::U16(bytes.as_chunks().0.iter().map(|&token| u16::from_le_bytes(token)).collect()),
-            Self::U32 => Column::U32(bytes.as_chunks().0.iter().map(|&token| u32::from_le_bytes(token)).collect()),
+            Self::U16 => Values::U16(bytes.as_chunks().0.iter().map(|&token| u16::from_le_bytes(token)).collect()),
+            Self::U32 => Values::U32(bytes.as_chunks().0.iter().map(|&token| u32::from_le_bytes(token)).collect()),
         }
     }
 }
@@ -51,8 +51,8 @@ mod tests {
     #[test]
     fn tokens_are_little_endian_of_their_width() {
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
-        assert_eq!(TokenWidth::U16.column_from_le_bytes(&bytes), Column::U16(vec![0x0201, 0x0403, 0x0605, 0x0807]));
-        assert_eq!(TokenWidth::U32.column_from_le_bytes(&bytes), Column::U32(vec![0x0403_0201, 0x0807_0605]));
+        assert_eq!(TokenWidth::U16.column_from_le_bytes(&bytes), Values::U16(vec![0x0201, 0x0403, 0x0605, 0x0807]));
+        assert_eq!(TokenWidth::U32.column_from_le_bytes(&bytes), Values::U32(vec![0x0403_0201, 0x0807_0605]));
     }
 
     #[test]

@@ -99,7 +99,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::data::Column;
+    use crate::data::Values;
     use crate::error::ErrorKind;
 
     /// Files of these lengths in tokens; all together they count up from 0.
@@ -231,7 +231,7 @@ mod tests {
         let source = TokenFiles::open(std::slice::from_ref(&path), TokenWidth::U16, 128).unwrap();
         assert_eq!(source.num_rows(), Some(2000));
         let piece = source.gather(&[1999, 0]).unwrap();
-        let Column::U16(tokens) = &lists(&piece).values else { panic!("u16 tokens stay u16") };
+        let Values::U16(tokens) = &lists(&piece).values else { panic!("u16 tokens stay u16") };
         assert!(tokens.len() == 256 && tokens.iter().all(|&token| token < 50_257));
         let bytes = std::fs::read(path).unwrap();
         assert_eq!(tokens[128], u16::from_le_bytes([bytes[0], bytes[1]]));

@@ -293,7 +293,7 @@ mod tests {
     use super::super::{RatSpnOptions, Tying, hmm, hmm_with, rat_spn};
     use super::*;
     use crate::circuit::{DiscreteLogistic, Gaussian};
-    use crate::data::Column;
+    use crate::data::Values;
 
     /// Two groups of rows, in units that differ by variable.
     fn rows(num_rows: usize, scale: f32, shift: f32) -> Batch {
@@ -301,7 +301,7 @@ mod tests {
         let groups: Vec<f32> = (0..num_rows).map(|_| if rng.below(2) == 0 { -4.0 } else { 4.0 }).collect();
         let columns = (0..4).map(|var| {
             let unit = 2f32.powi(3 * var) * scale;
-            Column::F32(groups.iter().map(|group| (group + rng.normal() as f32) * unit + shift).collect())
+            Values::F32(groups.iter().map(|group| (group + rng.normal() as f32) * unit + shift).collect())
         });
         Batch::from_columns(columns.collect()).unwrap()
     }

@@ -6,7 +6,7 @@ use anemone::circuit::{
     Categorical, Circuit, CircuitBuilder, DiscreteLogistic, Distribution, Factor, Gaussian, NodeId, NodeKind,
     ParamKind, Params, Slice, SumGroup,
 };
-use anemone::data::{Batch, Column};
+use anemone::data::{Batch, Values};
 use anemone::rng::Rng;
 use anemone::structure::{
     HcltOptions, MutualInformation, PdOptions, RatSpnOptions, Tree, Tying, hclt, hmm, hmm_with, monarch_hmm,
@@ -88,9 +88,9 @@ impl Case {
     pub fn far_batch(&self, rows: usize, seed: u64) -> Batch {
         let near = self.batch(rows, seed);
         let columns = (0..near.num_vars()).map(|var| match near.column(var) {
-            Column::F32(_) => {
+            Values::F32(_) => {
                 let mut rng = Rng::stream(seed, 1000 + var as u64);
-                Column::F32((0..rows).map(|_| (sign(&mut rng) * decades(&mut rng, -3.0, 15.0)) as f32).collect())
+                Values::F32((0..rows).map(|_| (sign(&mut rng) * decades(&mut rng, -3.0, 15.0)) as f32).collect())
             }
             column => column.clone(),
         });
@@ -155,13 +155,13 @@ pub fn data_for(circuit: &Circuit, rows: usize, seed: u64) -> Batch {
         let mut rng = Rng::stream(seed, var as u64);
         let distribution = distribution_of(circuit, var);
         let Some(cats) = distribution.num_cats() else {
-            return Column::F32((0..rows).map(|_| (1.5 * rng.normal()) as f32).collect());
+            return Values::F32((0..rows).map(|_| (1.5 * rng.normal()) as f32).collect());
         };
         let values: Vec<u32> = (0..rows).map(|_| rng.below(cats as usize) as u32).collect();
         match var % 3 {
-            0 if cats <= 256 => Column::U8(values.iter().map(|&v| v as u8).collect()),
-            1 => Column::U16(values.iter().map(|&v| v as u16).collect()),
-            _ => Column::U32(values),
+            0 if cats <= 256 => Values::U8(values.iter().map(|&v| v as u8).collect()),
+            1 => Values::U16(values.iter().map(|&v| v as u16).collect()),
+            _ => Values::U32(values),
         }
     });
     Batch::from_columns(columns.collect()).unwrap()

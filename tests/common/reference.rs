@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use anemone::data::{Batch, Column};
+use anemone::data::{Batch, Values};
 
 /// A file under `tests/fixtures`.
 pub fn fixture(name: &str) -> PathBuf {
@@ -47,6 +47,6 @@ pub fn categories(rows: &Value) -> Batch {
 /// A batch from rows of real numbers.
 pub fn reals(rows: &Value) -> Batch {
     let rows = matrix(rows);
-    let column = |var: usize| Column::F32(rows.iter().map(|row| row[var] as f32).collect());
+    let column = |var: usize| Values::F32(rows.iter().map(|row| row[var] as f32).collect());
     Batch::from_columns((0..rows[0].len()).map(column).collect()).unwrap()
 }

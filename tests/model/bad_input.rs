@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use anemone::backend::cpu::{CpuBackend, CpuOptions};
 use anemone::backend::{AdamStep, Backend, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, Retain, Tensor};
 use anemone::circuit::{Categorical, CircuitBuilder, DiscreteLogistic, Gaussian, Params, Slice, Smoothing, SumGroup};
-use anemone::data::{Batch, Column};
+use anemone::data::{Batch, Values};
 use anemone::optim::{
     AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec, StepwiseEmSpec,
 };
@@ -43,16 +43,16 @@ fn is_gradient(spec: &OptimizerSpec) -> bool {
 
 /// A circuit over a category, two reals and a bin, and batches that do not fit it.
 fn misfits() -> Vec<(Batch, &'static [&'static str])> {
-    let columns = |a: Column, b: Vec<f32>, d: Column| {
-        Batch::from_columns(vec![a, Column::F32(b), Column::F32(vec![0.0; 3]), d]).unwrap()
+    let columns = |a: Values, b: Vec<f32>, d: Values| {
+        Batch::from_columns(vec![a, Values::F32(b), Values::F32(vec![0.0; 3]), d]).unwrap()
     };
-    let (cats, reals, bins) = (Column::U8(vec![0, 1, 2]), vec![0.5, -1.0, 2.0], Column::U8(vec![7, 0, 3]));
+    let (cats, reals, bins) = (Values::U8(vec![0, 1, 2]), vec![0.5, -1.0, 2.0], Values::U8(vec![7, 0, 3]));
     let whole = columns(cats.clone(), reals.clone(), bins.clone());
     vec![
-        (columns(Column::U8(vec![0, 1, 3]), reals.clone(), bins.clone()), &["row 2", "variable 0", "3", "0..3"]),
-        (columns(Column::U32(vec![0, 70_000, 1]), reals.clone(), bins.clone()), &["row 1", "variable 0", "70000"]),
-        (columns(cats.clone(), reals.clone(), Column::U16(vec![8, 0, 3])), &["row 0", "variable 3", "8", "0..8"]),
-        (columns(Column::F32(vec![0.0; 3]), reals.clone(), bins.clone()), &["variable 0", "integer column"]),
+        (columns(Values::U8(vec![0, 1, 3]), reals.clone(), bins.clone()), &["row 2", "variable 0", "3", "0..3"]),
+        (columns(Values::U32(vec![0, 70_000, 1]), reals.clone(), bins.clone()), &["row 1", "variable 0", "70000"]),
+        (columns(cats.clone(), reals.clone(), Values::U16(vec![8, 0, 3])), &["row 0", "variable 3", "8", "0..8"]),
+        (columns(Values::F32(vec![0.0; 3]), reals.clone(), bins.clone()), &["variable 0", "integer column"]),
         (columns(cats.clone(), vec![0.0, f32::NAN, 1.0], bins.clone()), &["row 1", "variable 1", "missing"]),
         (columns(cats, vec![0.0, 1.0, f32::INFINITY], bins), &["row 2", "variable 1"]),
         (whole.slice(1..1), &["no rows", "at least one"]),
@@ -457,10 +457,10 @@ fn values_too_large_for_a_density_are_refused_by_row_and_variable() {
     let mut backend = cpu(&case.circuit, &case.params);
     let batch = |value: f32| {
         let columns = vec![
-            Column::U8(vec![0, 1]),
-            Column::F32(vec![0.0, 1.0]),
-            Column::F32(vec![0.0, value]),
-            Column::U8(vec![0, 1]),
+            Values::U8(vec![0, 1]),
+            Values::F32(vec![0.0, 1.0]),
+            Values::F32(vec![0.0, value]),
+            Values::U8(vec![0, 1]),
         ];
         Batch::from_columns(columns).unwrap()
     };

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anemone::backend::Backend;
 use anemone::backend::cpu::{CpuBackend, CpuOptions};
 use anemone::circuit::{Categorical, Params, Smoothing};
-use anemone::data::{Batch, Column};
+use anemone::data::{Batch, Values};
 use anemone::optim::AnemoneSpec;
 use anemone::structure::{HcltOptions, MutualInformation, Tree, hclt, mutual_information};
 use arrow::array::{AsArray, UInt8Array};
@@ -31,7 +31,7 @@ fn read(path: &Path) -> Batch {
             values.extend_from_slice(array.values());
         }
     }
-    Batch::from_columns(columns.into_iter().map(Column::U8).collect()).unwrap()
+    Batch::from_columns(columns.into_iter().map(Values::U8).collect()).unwrap()
 }
 
 fn mean(lls: &[f64]) -> f64 {

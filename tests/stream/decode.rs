@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anemone::data::{Column, Table};
+use anemone::data::{Table, Values};
 use anemone::decode::image::{Color, ImageDecoder, ImageSpec};
 use anemone::decode::text::TextDecoder;
 use anemone::decode::{Decoder, Output};
@@ -60,7 +60,7 @@ fn token_bytes(decoder: &TextDecoder, folder: &Path, split: &str) -> Vec<u8> {
         .map(|piece| {
             let decoded = decoder.decode(piece).unwrap();
             assert!(decoded.bad.is_empty() && decoded.records == piece.num_records() as u64);
-            let Output::Tokens(Column::U16(tokens)) = decoded.output else { panic!("tokens of 16 bits") };
+            let Output::Tokens(Values::U16(tokens)) = decoded.output else { panic!("tokens of 16 bits") };
             tokens.into_iter().flat_map(u16::to_le_bytes).collect()
         })
         .collect();

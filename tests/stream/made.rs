@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anemone::Result;
 use anemone::batcher::BatchSpec;
-use anemone::data::{Column, Cursor, Digest, Item, Table};
+use anemone::data::{Cursor, Digest, Item, Table, Values};
 use anemone::decode::{BadRecord, Decoded, Decoder, Output, RowShape, ValueKind};
 use anemone::pipeline::stream::{Stream, StreamOptions};
 use anemone::source::{
@@ -92,7 +92,7 @@ impl IndexedSource for MadeRows {
     }
 
     fn gather(&self, rows: &[u64]) -> Result<Piece> {
-        let values = Column::U32(rows.iter().flat_map(|&row| [row as u32, row as u32 + 1]).collect());
+        let values = Values::U32(rows.iter().flat_map(|&row| [row as u32, row as u32 + 1]).collect());
         let ends = (1..=rows.len()).map(|row| 2 * row).collect();
         Ok(Piece {
             file: "made".into(),
@@ -145,12 +145,12 @@ impl Decoder for MadeDecoder {
     fn decode(&self, piece: &Piece) -> Result<Decoded> {
         let blobs = match &piece.records {
             Records::Lists(lists) => {
-                let Column::U32(values) = &lists.values else { panic!("made rows are u32") };
+                let Values::U32(values) = &lists.values else { panic!("made rows are u32") };
                 // Row 3 of every five is bad.
                 let (bad, good): (Vec<_>, Vec<_>) = values.chunks(2).enumerate().partition(|(_, row)| row[0] % 5 == 3);
                 let good = good.into_iter().flat_map(|(_, row)| row.to_vec()).collect();
                 let bad = bad.into_iter().map(|(record, _)| BadRecord::new(piece, record, "a bad row")).collect();
-                let output = Output::Rows(Table::new(2, Column::U32(good))?);
+                let output = Output::Rows(Table::new(2, Values::U32(good))?);
                 return Ok(Decoded { output, records: lists.ends.len() as u64, bad });
             }
             Records::Blobs(blobs) => blobs,
@@ -169,10 +169,10 @@ impl Decoder for MadeDecoder {
             }
         }
         let output = match self.kind {
-            Kind::Bytes(_) => Output::Tokens(Column::U16(good.concat().into_iter().map(u16::from).collect())),
+            Kind::Bytes(_) => Output::Tokens(Values::U16(good.concat().into_iter().map(u16::from).collect())),
             _ => {
                 let numbers = good.iter().map(|bytes| u32::from_le_bytes((*bytes).try_into().unwrap()));
-                Output::Rows(Table::new(1, Column::U32(numbers.collect()))?)
+                Output::Rows(Table::new(1, Values::U32(numbers.collect()))?)
             }
         };
         Ok(Decoded { output, records: blobs.ends.len() as u64, bad })

@@ -14,7 +14,7 @@ use super::program::CellColumn;
 use super::slabs::FeedLayout;
 use super::sorted::Sorted;
 use super::stream::{Device, Slab, record, wait};
-use crate::data::{Batch, Column};
+use crate::data::{Batch, Values};
 use crate::error::Result;
 
 /// Two slots that take turns.
@@ -158,9 +158,9 @@ fn encode(cells: &mut [u32], batch: &Batch, column: CellColumn, rows: Range<usiz
     };
     match batch.column(column.var) {
         values if column.is_real => put(&|row| (values.real(row) as f32).to_bits()),
-        Column::U8(values) => put(&|row| u32::from(values[row])),
-        Column::U16(values) => put(&|row| u32::from(values[row])),
-        Column::U32(values) => put(&|row| values[row]),
-        Column::F32(_) => put(&|_| MISSING), // `check_batch` lets real numbers through only where all are missing
+        Values::U8(values) => put(&|row| u32::from(values[row])),
+        Values::U16(values) => put(&|row| u32::from(values[row])),
+        Values::U32(values) => put(&|row| values[row]),
+        Values::F32(_) => put(&|_| MISSING), // `check_batch` lets real numbers through only where all are missing
     }
 }

@@ -110,7 +110,7 @@ fn shortest(table: &Table) -> Vec<(&'static str, String)> {
 mod tests {
     use serde_json::json;
 
-    use super::super::key::Values;
+    use super::super::key::Accepted;
     use super::super::tables;
     use super::*;
     use crate::source::synthetic;
@@ -219,15 +219,15 @@ mod tests {
                 assert!(!said.iter().all(is_range), "{path} = {value}: {said:?}");
             };
             match key.values {
-                Values::Text => says(json!(3), "expected a text in quotes"),
-                Values::Texts => says(json!(3), "expected a text in quotes, or a list of them"),
-                Values::Truth => says(json!(3), "expected true or false"),
-                Values::Whole(least) => {
+                Accepted::Text => says(json!(3), "expected a text in quotes"),
+                Accepted::Texts => says(json!(3), "expected a text in quotes, or a list of them"),
+                Accepted::Truth => says(json!(3), "expected true or false"),
+                Accepted::Whole(least) => {
                     says(json!("x"), "expected a whole number");
                     says(json!(least as i64 - 1), &format!("must be at least {least}"));
                     takes(json!(least));
                 }
-                Values::Between(least, most) => {
+                Accepted::Between(least, most) => {
                     says(json!("x"), "expected a whole number");
                     let whole = ["decode.levels", "source.synthetic.cats"].contains(&path.as_str());
                     let words = |end: String| if whole { format!("must be in {least}..={most}") } else { end };
@@ -236,11 +236,11 @@ mod tests {
                     takes(json!(least));
                     takes(json!(most));
                 }
-                Values::Number(must) => {
+                Accepted::Number(must) => {
                     says(json!("x"), "expected a number");
                     says(json!(-1.0), &format!("must be {must}"));
                 }
-                Values::Length(must) => {
+                Accepted::Length(must) => {
                     for none in [json!("x"), json!("3 weeks"), json!(-1), json!(true)] {
                         says(none, "expected a number of updates, or a text such as \"10 epochs\"");
                     }
@@ -250,12 +250,12 @@ mod tests {
                     }
                     [json!(1), json!(0.5), json!("1e4 rows")].into_iter().for_each(takes);
                 }
-                Values::Size(least) => {
+                Accepted::Size(least) => {
                     says(json!("x"), "expected a size");
                     says(json!(least - 1), &format!("must be at least {least} bytes"));
                     takes(json!(least));
                 }
-                Values::Word(words) => {
+                Accepted::Word(words) => {
                     let all = list(words.iter().copied());
                     says(json!("quite another word"), &format!("unknown; there are {all}"));
                     for word in words {
@@ -264,9 +264,11 @@ mod tests {
                         assert!(!documents.iter().any(unknown), "{path} = {word}");
                     }
                 }
-                Values::Counts(None) => says(json!(3), "expected a list of whole numbers"),
-                Values::Counts(Some(length)) => says(json!([1]), &format!("expected a list of {length} whole numbers")),
-                Values::Other(_) => {}
+                Accepted::Counts(None) => says(json!(3), "expected a list of whole numbers"),
+                Accepted::Counts(Some(length)) => {
+                    says(json!([1]), &format!("expected a list of {length} whole numbers"))
+                }
+                Accepted::Other(_) => {}
             }
         }
     }

@@ -27,7 +27,7 @@ pub(crate) struct Key {
     /// As it is written.
     pub name: &'static str,
     /// What may stand behind it.
-    pub values: Values,
+    pub values: Accepted,
     /// What holds where it is left out.
     pub unset: Unset,
     /// What it decides, in a phrase.
@@ -36,7 +36,7 @@ pub(crate) struct Key {
 
 /// What may be written. A test holds all of it, but for `Other`, against what the reader accepts and says.
 #[derive(Clone, Copy)]
-pub(crate) enum Values {
+pub(crate) enum Accepted {
     /// A text in quotes.
     Text,
     /// A text, or a list of them.
@@ -101,11 +101,11 @@ pub(crate) fn for_all(_: &str) -> Vec<&'static str> {
 }
 
 /// A line of a table.
-pub(crate) const fn key(name: &'static str, values: Values, unset: Unset, about: &'static str) -> Key {
+pub(crate) const fn key(name: &'static str, values: Accepted, unset: Unset, about: &'static str) -> Key {
     Key { name, values, unset, about }
 }
 
-impl Values {
+impl Accepted {
     /// The type and range for people.
     pub fn words(&self) -> Cow<'static, str> {
         match *self {

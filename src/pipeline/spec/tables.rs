@@ -4,8 +4,8 @@
 //! Which models, kinds, formats, optimizers and schedules a key belongs to is not said here: the reader's own lists are
 //! asked.
 
+use super::key::Accepted::{Between, Counts, Length, Number, Other, Size, Text, Texts, Truth, Whole, Word};
 use super::key::Unset::{Default, DefaultIf, Derived, Means, Required, Value};
-use super::key::Values::{Between, Counts, Length, Number, Other, Size, Text, Texts, Truth, Whole, Word};
 use super::key::{Key, Table, for_all, key};
 use super::{circuit, decode, learn, source};
 use crate::optim::OPTIMIZERS;

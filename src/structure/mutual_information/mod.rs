@@ -17,7 +17,7 @@ use rayon::prelude::*;
 
 use self::columns::Table;
 use super::at_least_one;
-use crate::data::{Batch, Column};
+use crate::data::{Batch, Values};
 use crate::error::{Error, Result};
 
 /// Up to this many categories, [`MutualInformation::Auto`] counts.
@@ -72,12 +72,12 @@ impl MutualInformation {
     /// What `Auto` means for this data; the others mean themselves.
     pub(super) fn resolve(self, data: &Batch) -> Self {
         let few = |var: usize| match data.column(var) {
-            Column::F32(_) => false,
+            Values::F32(_) => false,
             column => column.first_outside(MAX_COUNTED_CATS, data.missing(var)).is_none(),
         };
         match self {
             Self::Auto if (0..data.num_vars()).all(few) => Self::Counts,
-            Self::Auto if (0..data.num_vars()).any(|var| matches!(data.column(var), Column::F32(_))) => Self::ranks(),
+            Self::Auto if (0..data.num_vars()).any(|var| matches!(data.column(var), Values::F32(_))) => Self::ranks(),
             Self::Auto => Self::soft_bins(),
             chosen => chosen,
         }
@@ -185,7 +185,7 @@ pub(super) fn information_among(
             Ok(among(&soft_bins::SoftBins::of_ranks(&table, num_bins, sigma)))
         }
         MutualInformation::Counts | MutualInformation::Auto => {
-            if let Some(&var) = vars.iter().find(|&&var| matches!(data.column(var), Column::F32(_))) {
+            if let Some(&var) = vars.iter().find(|&&var| matches!(data.column(var), Values::F32(_))) {
                 return Err(Error::option(format!(
                     "mutual information by counts: variable {var} holds real numbers, which have no counts; \
                      use soft bins"
@@ -281,7 +281,7 @@ mod tests {
         let data = random_batch(10, 2, 4, 1);
         let soft = |num_bins, sigma, chunk_size| MutualInformation::SoftBins { num_bins, sigma, chunk_size };
         let auto = MutualInformation::Auto;
-        let empty = Batch::from_columns(vec![Column::U8(vec![]), Column::U8(vec![])]).unwrap();
+        let empty = Batch::from_columns(vec![Values::U8(vec![]), Values::U8(vec![])]).unwrap();
         let gone = data.clone().with_missing(|_, var| var == 1);
         let weightless = data.clone().with_weights(vec![0.0; 10]).unwrap();
         let nan = Batch::from_rows(&[0.0f32, f32::NAN], 1).unwrap();

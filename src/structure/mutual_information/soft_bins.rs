@@ -234,7 +234,7 @@ mod tests {
     use super::super::super::testing::{numbers, reference};
     use super::super::{MutualInformation, mutual_information};
     use super::*;
-    use crate::data::{Batch, Column};
+    use crate::data::{Batch, Values};
     use crate::rng::Rng;
 
     /// The rule, letter by letter, over the rows in which both are present.
@@ -334,8 +334,8 @@ mod tests {
             let column = |var: usize| {
                 let values = rows.iter().map(|row| row[var]);
                 match name {
-                    "hclt_gaussian" => Column::F32(values.map(|x| x as f32).collect()),
-                    _ => Column::U8(values.map(|x| x as u8).collect()),
+                    "hclt_gaussian" => Values::F32(values.map(|x| x as f32).collect()),
+                    _ => Values::U8(values.map(|x| x as u8).collect()),
                 }
             };
             let data = Batch::from_columns((0..wanted.len()).map(column).collect()).unwrap();
@@ -360,7 +360,7 @@ mod tests {
             })
             .collect();
         let batch = |map: [fn(f64) -> f64; 3]| {
-            let column = |var: usize| Column::F32(rows.iter().map(|row| map[var](row[var]) as f32).collect());
+            let column = |var: usize| Values::F32(rows.iter().map(|row| map[var](row[var]) as f32).collect());
             Batch::from_columns((0..3).map(column).collect()).unwrap()
         };
         let plain = mutual_information(&batch([|x| x; 3]), MutualInformation::Auto).unwrap();

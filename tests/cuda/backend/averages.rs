@@ -3,7 +3,7 @@
 use super::*;
 
 use anemone::backend::{EmStep, RetainSource, RetainSources};
-use anemone::data::Column;
+use anemone::data::Values;
 use anemone::optim::{AverageSpec, Averaging, Optimizer};
 
 use crate::common::bits;
@@ -175,10 +175,10 @@ fn an_optimizer_that_averages_resumes_bit_identically() {
 /// The rows of a batch, and the same again.
 fn twice(batch: &Batch) -> Batch {
     let columns = (0..batch.num_vars()).map(|var| match batch.column(var) {
-        Column::U8(values) => Column::U8(values.repeat(2)),
-        Column::U16(values) => Column::U16(values.repeat(2)),
-        Column::U32(values) => Column::U32(values.repeat(2)),
-        Column::F32(values) => Column::F32(values.repeat(2)),
+        Values::U8(values) => Values::U8(values.repeat(2)),
+        Values::U16(values) => Values::U16(values.repeat(2)),
+        Values::U32(values) => Values::U32(values.repeat(2)),
+        Values::F32(values) => Values::F32(values.repeat(2)),
     });
     Batch::from_columns(columns.collect()).unwrap()
 }

@@ -141,8 +141,8 @@ fn on_grid(batch: &Batch, row: usize, var: usize, points: &[f64]) -> Batch {
     let columns = (0..batch.num_vars()).map(|v| {
         let values = points.iter().map(|&point| if v == var { point } else { batch.column(v).real(row) });
         match batch.column(v) {
-            Column::F32(_) => Column::F32(values.map(|x| x as f32).collect()),
-            _ => Column::U32(values.map(|x| x as u32).collect()),
+            Values::F32(_) => Values::F32(values.map(|x| x as f32).collect()),
+            _ => Values::U32(values.map(|x| x as u32).collect()),
         }
     });
     Batch::from_columns(columns.collect()).unwrap()

@@ -176,7 +176,7 @@ pub fn a_million_rows_are_exact(weight: impl Fn(usize) -> f32, is_missing: impl 
     want.learn(&few);
     want.end_epoch();
 
-    let column = Column::U8((0..ROWS).map(|row| u8::from(tails(row))).collect());
+    let column = Values::U8((0..ROWS).map(|row| u8::from(tails(row))).collect());
     let many = Batch::from_columns(vec![column]).unwrap().with_missing(|row, _| is_missing(row));
     let many = many.with_weights((0..ROWS).map(weight).collect()).unwrap();
     let one = learned(&circuit, &params, &full_batch_em(), &[&many]);

@@ -189,7 +189,7 @@ pub fn two_modes(sigma: f64) -> (Arc<Circuit>, Params) {
 
 #[test]
 fn anemone_leaves_a_mode_alone_that_the_batch_says_nothing_about() {
-    let x = Batch::from_columns(vec![Column::F32(vec![-1.5])]).unwrap();
+    let x = Batch::from_columns(vec![Values::F32(vec![-1.5])]).unwrap();
     let posterior_of_n2 = |sigma: f64| {
         let (circuit, params) = two_modes(sigma);
         let mut backend = cpu(&circuit, &params);

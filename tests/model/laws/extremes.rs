@@ -101,9 +101,9 @@ pub fn two_gaussians(num_vars: usize, sigma: f32) -> (Arc<Circuit>, Params) {
 fn gaussians_far_from_the_data_are_not_lost() {
     let (circuit, params) = two_gaussians(3, 0.01);
     let batch = Batch::from_columns(vec![
-        Column::F32(vec![0.0, 5.0, -3.0]),
-        Column::F32(vec![1.0, 5.0, 3.0]),
-        Column::F32(vec![0.45, 4.0, 0.5]),
+        Values::F32(vec![0.0, 5.0, -3.0]),
+        Values::F32(vec![1.0, 5.0, 3.0]),
+        Values::F32(vec![0.45, 4.0, 0.5]),
     ]);
     assert!(survives("far gaussians", &circuit, &params, &batch.unwrap()) > 0, "no row was rescued");
 }
@@ -118,8 +118,8 @@ fn gaussians_a_trillion_standard_deviations_from_the_data_are_not_lost() {
                 let (circuit, params) = two_gaussians(num_vars, sigma);
                 let far = z * sigma;
                 let columns = (0..num_vars).map(|var| match var {
-                    0 => Column::F32(vec![far, far, 0.0, -far]),
-                    _ => Column::F32(vec![far, 0.25, -far, -far]),
+                    0 => Values::F32(vec![far, far, 0.0, -far]),
+                    _ => Values::F32(vec![far, 0.25, -far, -far]),
                 });
                 let batch = Batch::from_columns(columns.collect()).unwrap();
                 let what = format!("{num_vars} variables, z {z:e}, sigma {sigma}");

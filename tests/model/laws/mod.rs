@@ -20,7 +20,7 @@ use anemone::circuit::json::{read_circuit, write_circuit};
 use anemone::circuit::{
     Categorical, Circuit, CircuitBuilder, Gaussian, NodeId, ParamKind, Params, Slice, Smoothing, SumGroup,
 };
-use anemone::data::{Batch, Column};
+use anemone::data::{Batch, Values};
 use anemone::optim::{
     AdamSpec, AnemoneSpec, Averaging, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, Schedule, SgdSpec,
     StepwiseEmSpec,
