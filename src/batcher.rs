@@ -6,9 +6,11 @@
 //! give the same batches, and a batcher started at a batch's cursor gives the same batches from there on. Fed by
 //! `decode` through `pipeline`, drained by `learner`.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Batch, Cursor, Item, Table, Values};
+use crate::data::{Batch, Cursor, Item, Position, Table, Values};
 use crate::decode::{BadRecord, Decoded, Output, RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::order::{Permutation, rows_of_window};
@@ -28,11 +30,26 @@ pub struct BatchSpec {
     pub drop_last: bool,
     /// About how many bytes of blocks are shuffled together, where rows cannot be read by number.
     pub window_bytes: u64,
+    /// How many rows of a live stream are an epoch; a pipeline says it as `learn.window_rows`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch_rows: Option<u64>,
+    /// How long the first row of a batch of a live stream waits for the last; `None` waits for ever. No part of what a
+    /// run is made of: it decides when rows are learned from, not which.
+    #[serde(skip)]
+    pub max_wait: Option<Duration>,
 }
 
 impl Default for BatchSpec {
     fn default() -> Self {
-        Self { rows: 512, shuffle: true, seed: 1, drop_last: false, window_bytes: 64 << 20 }
+        Self {
+            rows: 512,
+            shuffle: true,
+            seed: 1,
+            drop_last: false,
+            window_bytes: 64 << 20,
+            epoch_rows: None,
+            max_wait: None,
+        }
     }
 }
 
@@ -54,7 +71,8 @@ pub enum OnBad {
 pub struct BadPolicy {
     /// What to do about one.
     pub on_bad: OnBad,
-    /// The most that may be left out in an epoch: every epoch meets the same ones again.
+    /// The most that may be left out in an epoch, which meets the same ones again, or in a million records of a live
+    /// stream.
     pub max_bad: u64,
     /// The largest share of an epoch's records that may be left out; looked at from the thousandth record on.
     pub max_bad_fraction: f64,
@@ -66,6 +84,9 @@ impl Default for BadPolicy {
     }
 }
 
+/// Records of a live stream after which its budget of bad records is whole again.
+const LIVE_BUDGET_RECORDS: u64 = 1_000_000;
+
 /// How a source's rows reach the batcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
@@ -73,19 +94,21 @@ pub enum Arrival {
     Shuffled,
     /// Whole windows, in the order to be delivered.
     InOrder,
-    /// Each row once: what was delivered before does not come again.
+    /// Each row once, from a pipe: what was delivered before does not come again.
     Live,
 }
 
 /// What happened next in the stream.
 #[derive(Clone, Debug)]
 pub enum BatcherInput {
+    /// A window of a live source begins at this position.
+    WindowStart(Position),
     /// A piece of the current window.
     Decoded(Decoded),
     /// A stretch of the current window that cannot be read at all.
     Damaged(BadRecord),
-    /// The current window is complete.
-    WindowEnd,
+    /// The current window is complete; what comes next in a live source is at this position.
+    WindowEnd(Option<Position>),
     /// The epoch is complete; its last window ended before.
     EpochEnd,
 }
@@ -126,7 +149,7 @@ pub struct Batcher {
 #[derive(Debug, PartialEq, Eq)]
 enum Pending {
     Nothing,
-    WindowEnd,
+    WindowEnd(Option<Position>),
     EpochEnd,
 }
 
@@ -197,7 +220,11 @@ impl Batcher {
                 self.window_records += bad.records;
                 self.leave_out(bad)
             }
-            BatcherInput::WindowEnd => {
+            BatcherInput::WindowStart(position) => {
+                self.place.position = Some(position);
+                Ok(())
+            }
+            BatcherInput::WindowEnd(next) => {
                 if let Some(table) = self.collected.take() {
                     let num_rows = table.num_rows() as u64;
                     let order = rows_of_window(num_rows, self.spec.seed, self.place.epoch, self.place.window);
@@ -205,7 +232,7 @@ impl Batcher {
                     self.skip -= next;
                     self.segment = Some(Segment { table, order: Some(order), next: next as usize });
                 }
-                self.pending = Pending::WindowEnd;
+                self.pending = Pending::WindowEnd(next);
                 Ok(())
             }
             BatcherInput::EpochEnd => {
@@ -217,13 +244,19 @@ impl Batcher {
 
     /// The next item, if it is complete.
     pub fn pull(&mut self) -> Result<Option<Item>> {
+        if self.spec.epoch_rows.is_some_and(|rows| self.place.epoch_rows >= rows) && !self.has_rows() {
+            // An epoch of a live stream is over in the midst of a window: only its count begins again.
+            self.place.epoch += 1;
+            self.place.epoch_rows = 0;
+            return Ok(Some(Item::EpochEnd { next: self.place.clone() }));
+        }
         if let Some(batch) = self.fill()? {
             return Ok(Some(batch));
         }
         match std::mem::replace(&mut self.pending, Pending::Nothing) {
             Pending::Nothing => Ok(None),
-            Pending::WindowEnd => {
-                self.end_window()?;
+            Pending::WindowEnd(next) => {
+                self.end_window(next)?;
                 Ok(None)
             }
             Pending::EpochEnd => {
@@ -234,6 +267,17 @@ impl Batcher {
                 self.end_epoch().map(Some)
             }
         }
+    }
+
+    /// Returns true if rows wait for more of their batch.
+    pub fn has_rows(&self) -> bool {
+        self.building.as_ref().is_some_and(|table| table.num_rows() > 0)
+    }
+
+    /// The batch that is being built, though it is not full. Everything must have been pulled before.
+    pub fn flush(&mut self) -> Option<Result<Item>> {
+        self.building.take_if(|table| table.num_rows() == 0);
+        self.deliver().transpose()
     }
 
     /// The records left out since this was called last.
@@ -249,7 +293,9 @@ impl Batcher {
             empty => empty.insert(Table::new(self.shape.num_vars, Values::U8(Vec::new()))?),
         };
         let left = segment.table.num_rows() - segment.next;
+        let epoch_left = self.spec.epoch_rows.map_or(u64::MAX, |rows| rows.saturating_sub(self.place.epoch_rows));
         let count = left.min(self.spec.rows - building.num_rows());
+        let count = count.min(usize::try_from(epoch_left).unwrap_or(usize::MAX));
         let rows = segment.next..segment.next + count;
         match &segment.order {
             Some(order) => building.append_rows(&segment.table, rows.map(|row| order.at(row as u64) as usize))?,
@@ -257,6 +303,9 @@ impl Batcher {
         }
         segment.next += count;
         self.place.row += count as u64;
+        if self.spec.epoch_rows.is_some() {
+            self.place.epoch_rows += count as u64;
+        }
         if count == left {
             self.segment = None;
         }
@@ -267,7 +316,7 @@ impl Batcher {
                 self.max_window_bytes >> 20
             )));
         }
-        if building.num_rows() < self.spec.rows {
+        if building.num_rows() < self.spec.rows && (count as u64) < epoch_left {
             return Ok(None);
         }
         self.deliver()
@@ -300,11 +349,12 @@ impl Batcher {
         )))
     }
 
-    fn end_window(&mut self) -> Result<()> {
+    fn end_window(&mut self, next: Option<Position>) -> Result<()> {
         self.check_skipped()?;
         let place = &mut self.place;
         place.window += 1;
         place.row = 0;
+        place.position = next;
         place.carry = (0..self.tokens.len()).filter_map(|i| self.tokens.category(i)).collect();
         place.records += std::mem::take(&mut self.window_records);
         place.bad_records += std::mem::take(&mut self.window_bad);
@@ -314,6 +364,10 @@ impl Batcher {
                 "{bad} of {records} records of this epoch could not be read, more than pipeline.max_bad_fraction = {}",
                 self.policy.max_bad_fraction
             )));
+        }
+        if place.position.is_some() && records >= LIVE_BUDGET_RECORDS {
+            // A stream of weeks may have more bad records in all than an epoch may have.
+            (place.records_before_epoch, place.bad_before_epoch) = (place.records, place.bad_records);
         }
         Ok(())
     }
@@ -337,6 +391,7 @@ impl Batcher {
             bad_records,
             records_before_epoch: records,
             bad_before_epoch: bad_records,
+            position: place.position.take(), // of a live stream: nothing of it comes again
             ..Cursor::default()
         };
         Ok(Item::EpochEnd { next: place.clone() })

@@ -186,9 +186,12 @@ async fn tokenize(
             }
         }
         Source::Live(source) => {
-            while let Some(arrived) = source.next(&limits)? {
-                if let Arrived::Piece(piece) = arrived {
-                    take(vec![piece])?;
+            let mut reader = source.clone().open(None)?;
+            while let Some(arrived) = reader.next(&limits)? {
+                match arrived {
+                    Arrived::Piece(piece) => take(vec![piece])?,
+                    Arrived::Damaged(error) => return Err(error),
+                    _ => {}
                 }
             }
         }

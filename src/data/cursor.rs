@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Batch;
+use super::{Batch, Position};
 
 /// A place in a stream: between two rows. The order of rows is computed from the seed and the epoch, so this is all
 /// that a resumed stream needs.
@@ -32,6 +32,16 @@ pub struct Cursor {
     /// again.
     #[serde(default)]
     pub bad_before_epoch: u64,
+    /// Where the current window begins in a live source. Opened there, it delivers the same window again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<Position>,
+    /// Rows of this epoch that have been delivered, where an epoch is a number of rows of a live stream.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub epoch_rows: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What a stream delivers.

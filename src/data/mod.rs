@@ -6,9 +6,11 @@
 mod batch;
 mod cursor;
 mod digest;
+mod position;
 mod table;
 
 pub use batch::{Batch, Element, LARGEST_REAL, Values};
 pub use cursor::{Cursor, Item};
 pub use digest::Digest;
+pub use position::Position;
 pub use table::Table;

@@ -46,7 +46,8 @@ pub struct Progress {
 /// Test, then train: the log-likelihood of every batch under the parameters *before* it was learned from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prequential {
-    /// Weighted sum over the first epoch. Later epochs meet rows again and would not be a test.
+    /// Weighted sum over the first epoch, or over all of a live stream. Later epochs of files meet rows again and would
+    /// not be a test.
     pub log_likelihood: f64,
     /// Weight of those rows.
     pub weight: f64,
@@ -86,7 +87,8 @@ impl Progress {
             let sums = &mut self.prequential;
             sums.recent_log_likelihood = FADING * sums.recent_log_likelihood + batch.log_likelihood;
             sums.recent_weight = FADING * sums.recent_weight + batch.possible_weight;
-            if end.epoch == 0 {
+            // A live stream meets no row twice, whatever it calls an epoch.
+            if end.epoch == 0 || end.position.is_some() {
                 sums.log_likelihood += batch.log_likelihood;
                 sums.weight += batch.possible_weight;
             }

@@ -32,7 +32,7 @@ use super::observer::{EpochEnd, Event, Finished, Observer, Start, StepLine};
 use super::prepare::{Built, Given, Inputs};
 pub use super::run_files::{CHECKPOINTS, RESOLVED};
 use super::run_files::{RunFiles, check_run_folder};
-use super::spec::{Format, PipelineSpec};
+use super::spec::{PipelineSpec, SourceSpec};
 use super::stop::Stop;
 use super::stream::Stream;
 use super::waits::StageWaits;
@@ -160,26 +160,33 @@ pub async fn rehearse(
     Run { start, ..run }.until_the_end(name, None).await
 }
 
-/// Refuses full-batch EM on a source that may never end, because it moves the parameters at the end of an epoch and
-/// would gather for ever, and epochs in a schedule there; says that a live stream passes once. Known from the pipeline
-/// alone: opening standard input may wait for hours.
+/// Refuses full-batch EM on a source without an end that is known, because it moves the parameters at the end of an
+/// epoch and would gather for ever, unless `learn.window_rows` says what an epoch is; and epochs in a schedule there.
+/// Says that a pipe passes once. Known from the pipeline alone: opening standard input may wait for hours.
 pub(crate) fn check_end(spec: &PipelineSpec, observer: &mut dyn Observer) -> Result<()> {
-    let is_live = spec.source.format == Some(Format::Arrow);
-    let is_endless = spec.source.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none());
+    let SourceSpec { synthetic, .. } = &spec.source;
+    let (is_live, is_endless) = (spec.source.is_live(), spec.source.is_endless());
     let optimizer = &spec.learn.optimizer;
-    if (is_live || is_endless) && optimizer.batches_per_update().is_none() {
+    if is_endless && optimizer.batches_per_update().is_none() && spec.learn.window_rows.is_none() {
+        let what_to_do = match synthetic {
+            Some(_) => "give synthetic data a number of rows",
+            None => {
+                "say how many rows of the stream are one epoch (learn.window_rows), or read rows from files that end"
+            }
+        };
         return Err(Error::option(format!(
             "learn.optimizer = \"{}\": updates at the end of an epoch, and this source has none that is known: use \
-             anemone, mini_batch_em or stepwise_em, read rows from files, or give synthetic data a number of rows",
+             anemone, mini_batch_em or stepwise_em, or {what_to_do}",
             optimizer.name()
         )));
     }
-    if is_live || is_endless {
+    if is_endless {
         let batches_per_update = optimizer.batches_per_update().unwrap_or(1);
-        let pace = Pace::new(None, spec.batch.rows as u64, spec.batch.drop_last, batches_per_update);
+        let rows = spec.learn.window_rows;
+        let pace = Pace::new(rows, spec.batch.rows as u64, spec.batch.drop_last, batches_per_update);
         optimizer.clone().resolved(&pace).map_err(|e| e.at("learn"))?;
     }
-    if let (true, Some(epochs @ 2..)) = (is_live, spec.learn.epochs) {
+    if let (true, Some(epochs @ 2..), None) = (is_live, spec.learn.epochs, spec.learn.window_rows) {
         observer.event(&Event::Warning(format!(
             "learn.epochs = {epochs}: a live stream passes once, so the run ends when the stream does"
         )));
@@ -237,6 +244,8 @@ struct Run<'a> {
     writing: Option<Writing>,
     /// The device's time that went into validation: no part of learning.
     validating: PhaseSeconds,
+    /// When held-out rows were looked at last in this stretch, or its beginning.
+    looked: Instant,
     stop: Stop,
     /// The latest line, for the end.
     line: StepLine,
@@ -267,9 +276,16 @@ impl<'a> Run<'a> {
             seconds_before: record.seconds,
             record,
             begun: now,
-            checkpointed: Checkpointed { at: now, step: progress.batches, cursor: None, path: None },
+            checkpointed: Checkpointed {
+                at: now,
+                step: progress.batches,
+                rows: progress.rows,
+                cursor: None,
+                path: None,
+            },
             writing: None,
             validating: PhaseSeconds::default(),
+            looked: now,
             stop: stop.clone(),
             line: StepLine {
                 step: progress.batches,
@@ -287,7 +303,22 @@ impl<'a> Run<'a> {
     }
 
     async fn until_the_end(mut self, name: &str, resumed_from: Option<PathBuf>) -> Result<Finished> {
+        let is_resumed = resumed_from.is_some();
         self.observer.event(&Event::Started(self.started(name, resumed_from)));
+        if let Source::Live(source) = &self.inputs.source
+            && !source.can_go_back()
+        {
+            self.warn(match is_resumed {
+                false => {
+                    "a pipe cannot go back: after a crash, rows since the last checkpoint do not come again".into()
+                }
+                true => {
+                    "a pipe cannot go back: this run continues with the rows that arrive now; those that an earlier \
+                         stretch read after its last checkpoint do not come again"
+                        .into()
+                }
+            });
+        }
         self.inputs.take_notes().into_iter().for_each(|note| self.warn(note));
         if let Some(rows) = self.inputs.num_rows() {
             self.hint_at_few_updates(rows);
@@ -376,6 +407,7 @@ impl<'a> Run<'a> {
                 item = self.stream.next() => item?,
                 // A live source may be silent for hours; limits and checkpoints by time do not wait for it.
                 () = tokio::time::sleep(quiet) => {
+                    self.note_bad_records();
                     self.checkpoint_if_due().await?;
                     continue;
                 }
@@ -392,8 +424,16 @@ impl<'a> Run<'a> {
 
     fn limit(&self) -> Option<Reason> {
         let learn = &self.spec.learn;
-        if learn.batches.is_some_and(|most| self.learner.progress().batches >= most) {
+        let progress = self.learner.progress();
+        if learn.batches.is_some_and(|most| progress.batches >= most) {
             return Some(Reason::Batches);
+        }
+        if learn.rows.is_some_and(|most| progress.rows >= most) {
+            return Some(Reason::Rows);
+        }
+        // The stream of files ends by itself; a live one does not know how many epochs are wanted.
+        if learn.window_rows.is_some() && learn.epochs.is_some_and(|most| progress.epoch >= most) {
+            return Some(Reason::End);
         }
         learn.seconds.is_some_and(|most| self.seconds() >= most).then_some(Reason::Seconds)
     }
@@ -403,7 +443,9 @@ impl<'a> Run<'a> {
         let limit = self.spec.learn.seconds.map(|most| most - self.seconds());
         let checkpoint =
             self.spec.checkpoint.every_seconds.map(|every| every - self.checkpointed.at.elapsed().as_secs_f64());
-        let seconds = [limit, checkpoint].into_iter().flatten().fold(3600.0, f64::min);
+        // What a live source has to tell is looked for besides.
+        let notes = matches!(self.inputs.source, Source::Live(_)).then_some(1.0);
+        let seconds = [limit, checkpoint, notes].into_iter().flatten().fold(3600.0, f64::min);
         Duration::from_secs_f64(seconds.clamp(0.01, 3600.0))
     }
 
@@ -415,8 +457,7 @@ impl<'a> Run<'a> {
         self.record.epoch.log_likelihood += report.batch.log_likelihood;
         self.record.epoch.weight += report.batch.possible_weight;
         self.line = self.step_line(&report);
-        let every = self.spec.validate.as_ref().and_then(|validate| validate.every_batches);
-        if every.is_some_and(|every| self.line.step.is_multiple_of(every)) {
+        if self.is_look_due(rows) {
             self.validate().await?;
         } else if self.lines.is_due() {
             self.write_line(None);
@@ -453,6 +494,7 @@ impl<'a> Run<'a> {
     fn note_bad_records(&mut self) {
         let records = self.stream.take_bad();
         self.add_bad_records(records);
+        self.stream.take_notes().into_iter().for_each(|note| self.warn(note));
     }
 
     fn add_bad_records(&mut self, records: Vec<BadRecord>) {

@@ -30,6 +30,7 @@ mod source;
 mod tables;
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -85,6 +86,9 @@ pub struct CheckpointSpec {
     /// After every so many batches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every_batches: Option<u64>,
+    /// After every so many rows: with the first batch that reaches them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_rows: Option<u64>,
     /// After every so many seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every_seconds: Option<f64>,
@@ -100,13 +104,16 @@ pub(super) fn as_size<S: Serializer>(bytes: &u64, serializer: S) -> std::result:
 
 /// Batches as a file has them: with the window as a size. Their own JSON is that of checkpoints.
 fn as_section<S: Serializer>(batch: &BatchSpec, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    let BatchSpec { rows, shuffle, seed, drop_last, window_bytes } = batch;
-    let mut section = serializer.serialize_struct("batch", 5)?;
+    let BatchSpec { rows, shuffle, seed, drop_last, window_bytes, max_wait, .. } = batch;
+    let mut section = serializer.serialize_struct("batch", 6)?;
     section.serialize_field("rows", rows)?;
     section.serialize_field("shuffle", shuffle)?;
     section.serialize_field("seed", seed)?;
     section.serialize_field("drop_last", drop_last)?;
     section.serialize_field("shuffle_window", &write_size(*window_bytes))?;
+    if let Some(max_wait) = max_wait {
+        section.serialize_field("max_wait", &max_wait.as_secs_f64())?;
+    }
     section.end()
 }
 
@@ -165,12 +172,13 @@ impl PipelineSpec {
             }
         };
         let source = source::read(document, elsewhere("source"))?;
+        let learn = learn::read(document, &source, elsewhere("learn"))?;
         Ok(Self {
             name,
             decode: decode::read(document, &source, elsewhere("decode"))?,
-            batch: read_batch(document)?,
+            batch: BatchSpec { epoch_rows: learn.window_rows, ..read_batch(document, &source)? },
             circuit: circuit::read(document, elsewhere("circuit"))?,
-            learn: learn::read(document, elsewhere("learn"))?,
+            learn,
             validate: source::read_validate(document, &source, elsewhere("validate"))?,
             checkpoint: read_checkpoint(document)?,
             pipeline: read_stages(document)?,
@@ -196,7 +204,7 @@ fn is_folder_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
 }
 
-fn read_batch(document: &Document) -> Result<BatchSpec> {
+fn read_batch(document: &Document, source: &SourceSpec) -> Result<BatchSpec> {
     let section = Section::open(document, "batch")?.only(tables::BATCH.keys, elsewhere("batch"))?;
     let usual = BatchSpec::default();
     Ok(BatchSpec {
@@ -205,16 +213,38 @@ fn read_batch(document: &Document) -> Result<BatchSpec> {
         seed: section.whole("seed", 0)?.unwrap_or(usual.seed),
         drop_last: section.truth("drop_last", usual.drop_last)?,
         window_bytes: section.size("shuffle_window", 1)?.unwrap_or(usual.window_bytes),
+        epoch_rows: None, // `learn` says it
+        max_wait: read_max_wait(section, source)?,
     })
 }
 
+/// How long rows of a live stream wait for a full batch. Where the order of rows is to be the same in every run, batches
+/// are too: then they wait for ever, unless somebody says otherwise.
+fn read_max_wait(section: Section<'_>, source: &SourceSpec) -> Result<Option<Duration>> {
+    if section.has("max_wait") && !source.is_live() {
+        return Err(section.refuse("max_wait", "has no meaning for files that end: their batches are full"));
+    }
+    if section.value("max_wait").and_then(serde_json::Value::as_str) == Some("never") {
+        return Ok(None);
+    }
+    let longest = Duration::from_secs(10 * 365 * 24 * 3600).as_secs_f64();
+    let seconds = section.number("max_wait", |s| s > 0.0 && s <= longest, "positive, or \"never\"")?;
+    let usual = source.is_live().then_some(MAX_WAIT).filter(|_| !source.has_fixed_order());
+    Ok(seconds.map(Duration::from_secs_f64).or(usual))
+}
+
+/// How long the first row of a batch waits for the last, where nothing is said.
+const MAX_WAIT: Duration = Duration::from_secs(5);
+
 fn read_checkpoint(document: &Document) -> Result<CheckpointSpec> {
     let section = Section::open(document, "checkpoint")?.only(tables::CHECKPOINT.keys, elsewhere("checkpoint"))?;
-    let every_batches = section.whole("every_batches", 1)?;
+    let (every_batches, every_rows) = (section.whole("every_batches", 1)?, section.whole("every_rows", 1)?);
     let every_seconds = section.number("every_seconds", |s| s > 0.0, "positive")?;
+    let is_counted = every_batches.is_some() || every_rows.is_some();
     Ok(CheckpointSpec {
         every_batches,
-        every_seconds: every_seconds.or(every_batches.is_none().then_some(300.0)),
+        every_rows,
+        every_seconds: every_seconds.or((!is_counted).then_some(300.0)),
         keep: section.count("keep", 1)?.unwrap_or(3),
         keep_best: section.truth("keep_best", true)?,
     })

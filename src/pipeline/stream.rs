@@ -105,6 +105,7 @@ pub struct Stream {
     ahead: VecDeque<Result<Item>>,
     waits: Arc<Waits>,
     bad: Arc<Mutex<Vec<BadRecord>>>,
+    notes: Arc<Mutex<Vec<String>>>,
     budgets: Budgets,
 }
 
@@ -130,6 +131,8 @@ impl Stream {
         let arrival = match source {
             Source::Blocks(_) if batch.shuffle => Arrival::Shuffled,
             Source::Blocks(_) | Source::Indexed(_) => Arrival::InOrder,
+            // What was delivered of a window comes again, and is left out.
+            Source::Live(source) if source.can_go_back() => Arrival::InOrder,
             Source::Live(_) => Arrival::Live,
         };
         let row_bytes = (decoder.shape().num_vars as u64).saturating_mul(4);
@@ -157,8 +160,9 @@ impl Stream {
         };
         runtime.spawn(fetcher.run(start));
 
+        let notes = Arc::new(Mutex::new(Vec::new()));
         let cutter = Cutter {
-            runtime,
+            runtime: runtime.clone(),
             reading,
             work,
             done: done.clone(),
@@ -167,6 +171,7 @@ impl Stream {
             next: 0,
             row_bytes,
             limits,
+            notes: notes.clone(),
         };
         spawn("anemone-cutter", move || cutter.run())?;
         for _ in 0..workers {
@@ -179,9 +184,18 @@ impl Stream {
             spawn("anemone-decoder", move || stage.run())?;
         }
         drop((to_do, done)); // the stages have their own: a channel closes when its last user ends
-        let stage = BatcherStage { finished, batcher, items: send_items, bad: bad.clone(), waits: waits.clone() };
+        let stage = BatcherStage {
+            finished,
+            batcher,
+            items: send_items,
+            bad: bad.clone(),
+            waits: waits.clone(),
+            runtime,
+            max_wait: batch.max_wait.filter(|_| matches!(source, Source::Live(_))),
+            delivered: 0,
+        };
         spawn("anemone-batcher", move || stage.run())?;
-        Ok(Self { items, ahead: VecDeque::new(), waits, bad, budgets })
+        Ok(Self { items, ahead: VecDeque::new(), waits, bad, notes, budgets })
     }
 
     /// The next item; `None` after the last. After an error there is nothing more.
@@ -236,6 +250,11 @@ impl Stream {
     /// Records left out since this was called last.
     pub fn take_bad(&self) -> Vec<BadRecord> {
         std::mem::take(&mut self.bad.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What a live source had to tell since this was called last.
+    pub fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Bytes of records that the source has delivered so far.

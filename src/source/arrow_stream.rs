@@ -24,8 +24,9 @@ use super::arrow_messages::{CONTINUATION_MARKER, Message, Messages, Trouble};
 use super::binding::Binding;
 use super::columns::{Columns, Reading, RecordKind};
 use super::cuts::Cuts;
-use super::{Arrived, LiveSource, Manifest, Piece, Positions, ReadLimits};
+use super::{Arrived, LiveReader, LiveSource, Manifest, Piece, Positions, ReadLimits};
 use crate::caught::quietly;
+use crate::data::Position;
 use crate::error::{Error, Result};
 
 /// What the other format, a file with an index at its end, begins with.
@@ -46,8 +47,6 @@ struct State {
     messages: Option<Messages>,
     /// What the batches refer to, by its number.
     dictionaries: HashMap<i64, ArrayRef>,
-    /// The batch that is being delivered, and the number of its first row.
-    current: Option<(u64, Cuts)>,
     batches: u64,
     rows: u64,
 }
@@ -72,8 +71,7 @@ impl ArrowStream {
         // Of the columns that are read: others may come and go.
         let options = format!("{:?} {:?}", binding.names(), binding.kind());
         let manifest = Manifest::new("arrow-stream", Vec::new(), &options);
-        let state =
-            State { messages: Some(messages), dictionaries: HashMap::new(), current: None, batches: 0, rows: 0 };
+        let state = State { messages: Some(messages), dictionaries: HashMap::new(), batches: 0, rows: 0 };
         Ok(Self { name: name.into(), schema, binding, manifest, state: Mutex::new(state) })
     }
 
@@ -175,26 +173,56 @@ impl LiveSource for ArrowStream {
         &self.manifest
     }
 
-    fn next(&self, limits: &ReadLimits) -> Result<Option<Arrived>> {
-        // Nothing here panics while the lock is held; if it did, there would be no messages any more.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((first, cuts)) = &mut state.current {
-            let Some(cut) = cuts.next(&self.binding, limits) else {
-                state.current = None;
-                return Ok(Some(Arrived::MessageEnd));
-            };
-            let place = |error: Error| error.at(format_args!("{}: rows from {first} on", self.name));
-            let (rows, records, bad) = cut.map_err(place)?;
-            let positions = Positions::Rows { first: *first + rows.start as u64 };
-            return Ok(Some(Arrived::Piece(Piece { file: self.name.clone(), positions, records, bad })));
-        }
-        let Some(batch) = self.next_batch(&mut state, limits)? else { return Ok(None) };
-        let first = state.rows;
-        state.rows += batch.num_rows() as u64;
-        state.current = Some((first, Cuts::new(batch)));
-        drop(state);
-        self.next(limits) // a batch with rows has a piece
+    fn can_go_back(&self) -> bool {
+        false
     }
+
+    fn open(self: Arc<Self>, _: Option<&Position>) -> Result<Box<dyn LiveReader>> {
+        Ok(Box::new(ArrowReader { stream: self, current: None, is_over: false }))
+    }
+}
+
+/// Reads a stream, a record batch a window. There is one at a time: what one has read, no other sees.
+struct ArrowReader {
+    stream: Arc<ArrowStream>,
+    /// The batch that is being delivered, and the number of its first row.
+    current: Option<(u64, Cuts)>,
+    /// After the end, or after an error.
+    is_over: bool,
+}
+
+impl LiveReader for ArrowReader {
+    fn next(&mut self, limits: &ReadLimits) -> Result<Option<Arrived>> {
+        let stream = &self.stream;
+        let Some((first, cuts)) = &mut self.current else {
+            if self.is_over {
+                return Ok(None);
+            }
+            self.is_over = true; // unless there is a batch
+            // Nothing here panics while the lock is held; if it did, there would be no messages any more.
+            let mut state = stream.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(batch) = stream.next_batch(&mut state, limits)? else { return Ok(None) };
+            self.is_over = false;
+            let first = state.rows;
+            state.rows += batch.num_rows() as u64;
+            self.current = Some((first, Cuts::new(batch)));
+            return Ok(Some(Arrived::WindowStart(rows_so_far(first)?)));
+        };
+        let Some(cut) = cuts.next(&stream.binding, limits) else {
+            let end = rows_so_far(*first + cuts.num_rows() as u64)?;
+            self.current = None;
+            return Ok(Some(Arrived::WindowEnd(end)));
+        };
+        let place = |error: Error| error.at(format_args!("{}: rows from {first} on", stream.name));
+        let (rows, records, bad) = cut.map_err(place)?;
+        let positions = Positions::Rows { first: *first + rows.start as u64 };
+        Ok(Some(Arrived::Piece(Piece { file: stream.name.clone(), positions, records, bad })))
+    }
+}
+
+/// What is known of a place in a pipe: it tells people how far it came.
+fn rows_so_far(rows: u64) -> Result<Position> {
+    Position::new(&serde_json::json!({ "rows": rows }))
 }
 
 impl std::fmt::Debug for ArrowStream {

@@ -43,6 +43,11 @@ impl Cuts {
         Self { batch, next: 0 }
     }
 
+    /// How many rows the batch has.
+    pub fn num_rows(&self) -> usize {
+        self.batch.num_rows()
+    }
+
     /// The next rows; `None` after the last.
     pub fn next(&mut self, binding: &Binding, limits: &ReadLimits) -> Option<Result<Cut>> {
         let start = self.next;

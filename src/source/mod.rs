@@ -5,7 +5,8 @@
 //!
 //! * [`BlockSource`]: blocks (row groups, ranges of lines, compressed frames) that can be read again in any order;
 //! * [`IndexedSource`]: any row by its number (mapped token files, arrays, memory, synthetic data);
-//! * [`LiveSource`]: each record once, as it comes (standard input).
+//! * [`LiveSource`]: records as they arrive, in windows with positions (topics, growing files and folders, standard
+//!   input).
 //!
 //! Waiting is async, working is not: `fetch` awaits bytes, the iterator it returns cuts them into pieces on a blocking
 //! worker. Errors name file and place. Drained by `pipeline`.
@@ -62,7 +63,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Digest, Values};
+use crate::data::{Digest, Position, Values};
 use crate::error::{Error, Result};
 
 /// A future behind a pointer, so that traits with async methods can be objects.
@@ -147,22 +148,46 @@ pub trait IndexedSource: Send + Sync {
     fn gather(&self, rows: &[u64]) -> Result<Piece>;
 }
 
-/// Data that comes once.
+/// Data that arrives while it is read.
 pub trait LiveSource: Send + Sync {
     /// What is known of the data.
     fn manifest(&self) -> &Manifest;
 
-    /// What comes next; `None` at the end. Blocks: runs on a blocking worker.
-    fn next(&self, limits: &ReadLimits) -> Result<Option<Arrived>>;
+    /// Returns true if it can be read again from a position. A pipe cannot: it goes on with whatever comes.
+    fn can_go_back(&self) -> bool;
+
+    /// A reader from a position on; `None` is the beginning. May block.
+    fn open(self: Arc<Self>, from: Option<&Position>) -> Result<Box<dyn LiveReader>>;
+}
+
+/// Reads a live source, window by window.
+///
+/// The order of events is `WindowStart`, pieces or damage, `WindowEnd`, and so on; `Quiet` and `Note` may come at any
+/// time. A window is what is read again at a resume, and its first rows, which were learned from before, are left out
+/// then. So a window that is opened at the position of its start must have the same records in the same order, and small
+/// ones cost a resumed run less.
+pub trait LiveReader: Send {
+    /// What comes next; `None` at the end, after which nothing comes any more. Runs on a thread of its own and may
+    /// block, but where nothing arrives it says so ([`Arrived::Quiet`]) several times a second, so that a run can end;
+    /// only a pipe may block for as long as it likes. An error ends the stream.
+    fn next(&mut self, limits: &ReadLimits) -> Result<Option<Arrived>>;
 }
 
 /// What comes next from a live source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arrived {
-    /// Records of the current message.
+    /// A window begins. Opened at this position, the source delivers the same window again.
+    WindowStart(Position),
+    /// Records of the current window.
     Piece(Piece),
-    /// The message is complete: a place to resume at.
-    MessageEnd,
+    /// Part of the current window cannot be read at all; what that means is the policy's business (`on_bad`).
+    Damaged(Error),
+    /// The current window is complete. Opened at this position, the source delivers what comes after it.
+    WindowEnd(Position),
+    /// Nothing has arrived for a moment.
+    Quiet,
+    /// Something that a user should know: a file that was rotated, a connection that was lost.
+    Note(String),
 }
 
 /// Some records that were read together.

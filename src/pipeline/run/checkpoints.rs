@@ -25,6 +25,7 @@ pub(super) struct Writing {
 pub(super) struct Checkpointed {
     pub at: Instant,
     pub step: u64,
+    pub rows: u64,
     pub cursor: Option<Cursor>,
     pub path: Option<PathBuf>,
 }
@@ -35,11 +36,13 @@ impl Run<'_> {
             self.finish_writing_or_warn().await;
         }
         let spec = &self.spec.checkpoint;
-        let (step, last) = (self.learner.progress().batches, &self.checkpointed);
+        let (progress, last) = (self.learner.progress(), &self.checkpointed);
+        let step = progress.batches;
+        let by_rows = spec.every_rows.is_some_and(|every| last.rows / every < progress.rows / every);
         let by_batches = spec.every_batches.is_some_and(|every| step.is_multiple_of(every) && step != last.step);
-        let is_new = last.cursor.as_ref() != Some(&self.learner.progress().cursor);
+        let is_new = last.cursor.as_ref() != Some(&progress.cursor);
         let by_seconds = is_new && spec.every_seconds.is_some_and(|every| last.at.elapsed().as_secs_f64() >= every);
-        if by_batches || by_seconds {
+        if by_batches || by_rows || by_seconds {
             return self.checkpoint().await;
         }
         Ok(())
@@ -70,6 +73,7 @@ impl Run<'_> {
         let snapshot = self.learner.snapshot().await?;
         self.record.seconds = self.seconds();
         (self.checkpointed.at, self.checkpointed.step) = (Instant::now(), snapshot.progress.batches);
+        self.checkpointed.rows = snapshot.progress.rows;
         self.checkpointed.cursor = Some(snapshot.progress.cursor.clone());
         let extra = self.record.write();
         let keep = self.spec.checkpoint.keep;

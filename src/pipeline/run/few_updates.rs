@@ -17,7 +17,9 @@ const LEAST_ROWS: u64 = 16;
 /// What to tell about a run over epochs of so many rows, if it makes few updates.
 pub(super) fn few_updates(spec: &PipelineSpec, epoch_rows: u64) -> Option<String> {
     let learn = &spec.learn;
-    let (Some(epochs), None, None) = (learn.epochs, learn.batches, learn.seconds) else { return None };
+    let (Some(epochs), None, None, None) = (learn.epochs, learn.batches, learn.rows, learn.seconds) else {
+        return None;
+    };
     learn.optimizer.batches_per_update()?; // one update an epoch is what full-batch EM is for
     let batch_rows = spec.batch.rows as u64;
     let batches = epochs.saturating_mul(epoch_rows.div_ceil(batch_rows));

@@ -67,6 +67,7 @@ impl Run<'_> {
 pub(super) enum Reason {
     End,
     Batches,
+    Rows,
     Seconds,
     Signal,
 }
@@ -80,9 +81,10 @@ impl Reason {
         };
         match self {
             // It passes once, whatever was asked for.
-            Self::End if matches!(source, Source::Live(_)) => "the data ended".into(),
+            Self::End if matches!(source, Source::Live(_)) && learn.window_rows.is_none() => "the data ended".into(),
             Self::End => number(learn.epochs.map(|n| n.to_string()), "epoch", "epochs"),
             Self::Batches => number(learn.batches.map(|n| n.to_string()), "batch", "batches"),
+            Self::Rows => number(learn.rows.map(|n| n.to_string()), "row", "rows"),
             Self::Seconds => number(learn.seconds.map(|n| n.to_string()), "second", "seconds"),
             Self::Signal => "stopped by a signal".into(),
         }

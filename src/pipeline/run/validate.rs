@@ -22,6 +22,16 @@ impl Run<'_> {
         }
     }
 
+    /// Returns true if held-out rows are to be looked at after a batch of so many rows. By seconds it depends on the
+    /// clock, which changes nothing that is learned.
+    pub(super) fn is_look_due(&self, batch_rows: u64) -> bool {
+        let Some(validate) = &self.spec.validate else { return false };
+        let rows = self.line.rows;
+        validate.every_batches.is_some_and(|every| self.line.step.is_multiple_of(every))
+            || validate.every_rows.is_some_and(|every| (rows - batch_rows) / every < rows / every)
+            || validate.every_seconds.is_some_and(|every| self.looked.elapsed().as_secs_f64() >= every)
+    }
+
     /// Asks for the log-likelihood of held-out rows, on a stream of their own.
     pub(super) async fn validate(&mut self) -> Result<()> {
         let Some(valid) = &self.inputs.valid else { return Ok(()) };
@@ -29,6 +39,7 @@ impl Run<'_> {
         if self.record.validated == Some(progress.updates) {
             return Ok(());
         }
+        self.looked = Instant::now();
         let learned_seconds = self.seconds() - self.record.validation_seconds;
         let begun = Instant::now();
         let device = self.learner.phase_seconds().await?;

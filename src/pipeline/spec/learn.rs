@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::document::Document;
 use super::section::Section;
+use super::source::SourceSpec;
 use super::tables;
 use crate::backend::RetainSource;
 use crate::error::{Error, ErrorKind, Result};
@@ -24,14 +25,18 @@ pub struct LearnSection {
     pub optimizer: OptimizerSpec,
     /// Passes over the data. One if neither this nor the others are given: an endless source then runs until a signal.
     pub epochs: Option<u64>,
+    /// How many rows of a live stream are an epoch.
+    pub window_rows: Option<u64>,
     /// Batches to learn from, over all epochs.
     pub batches: Option<u64>,
+    /// Rows to learn from, over all epochs; the batch that reaches them is the last.
+    pub rows: Option<u64>,
     /// Seconds to learn for, over all resumptions.
     pub seconds: Option<f64>,
 }
 
 /// Keys of `[learn]` that are no optimizer's.
-pub(crate) const LIMITS: [&str; 3] = ["epochs", "batches", "seconds"];
+pub(crate) const LIMITS: [&str; 5] = ["epochs", "window_rows", "batches", "rows", "seconds"];
 
 /// Every schedule with its keys.
 pub(super) const SCHEDULES: [(&str, &[&str]); 5] = [
@@ -58,7 +63,11 @@ pub(crate) fn default_options(optimizer: &str) -> Map<String, Value> {
     }
 }
 
-pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<String>) -> Result<LearnSection> {
+pub(super) fn read(
+    document: &Document,
+    source: &SourceSpec,
+    elsewhere: impl Fn(&str) -> Option<String>,
+) -> Result<LearnSection> {
     let learn = Section::open(document, "learn")?;
     let names = OPTIMIZERS.map(|name| (name, name));
     let optimizer = learn.choice("optimizer", &names)?.unwrap_or(OPTIMIZERS[0]);
@@ -89,8 +98,14 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
 
     let (epochs, batches) = (learn.whole("epochs", 1)?, learn.whole("batches", 1)?);
     let seconds = learn.number("seconds", |s| s > 0.0, "positive")?;
-    let epochs = epochs.or((batches.is_none() && seconds.is_none()).then_some(1));
-    Ok(LearnSection { optimizer, epochs, batches, seconds })
+    let (window_rows, rows) = (learn.whole("window_rows", 1)?, learn.whole("rows", 1)?);
+    if window_rows.is_some() && !source.is_live() {
+        let why = "has no meaning for files, whose epoch is a pass over all of them";
+        return Err(learn.refuse("window_rows", why));
+    }
+    let is_limited = batches.is_some() || rows.is_some() || seconds.is_some() || source.is_live();
+    let epochs = epochs.or((!is_limited).then_some(1));
+    Ok(LearnSection { optimizer, epochs, window_rows, batches, rows, seconds })
 }
 
 fn is_option_of_any(key: &str) -> bool {
@@ -217,7 +232,12 @@ impl Serialize for LearnSection {
             };
             map.serialize_entry(key, short.unwrap_or(value))?;
         }
-        let limits = [("epochs", self.epochs), ("batches", self.batches)];
+        let limits = [
+            ("epochs", self.epochs),
+            ("window_rows", self.window_rows),
+            ("batches", self.batches),
+            ("rows", self.rows),
+        ];
         for (key, limit) in limits.into_iter().filter_map(|(key, limit)| Some((key, limit?))) {
             map.serialize_entry(key, &limit)?;
         }

@@ -38,6 +38,23 @@ pub struct SourceSpec {
     pub synthetic: Option<SyntheticSpec>,
 }
 
+impl SourceSpec {
+    /// Returns true if rows arrive while they are learned from.
+    pub fn is_live(&self) -> bool {
+        self.files == [STANDARD_INPUT]
+    }
+
+    /// Returns true if a live source promises the same order of rows in every run.
+    pub fn has_fixed_order(&self) -> bool {
+        false
+    }
+
+    /// Returns true if no end of the rows is known: they arrive, or are made, for as long as one likes.
+    pub fn is_endless(&self) -> bool {
+        self.is_live() || self.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none())
+    }
+}
+
 /// What held-out likelihood is measured on, and how often.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ValidateSpec {
@@ -50,6 +67,12 @@ pub struct ValidateSpec {
     /// After every so many batches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every_batches: Option<u64>,
+    /// After every so many rows: with the first batch that reaches them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_rows: Option<u64>,
+    /// After every so many seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_seconds: Option<f64>,
     /// No more rows than this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<u64>,
@@ -113,6 +136,9 @@ pub const STANDARD_INPUT: &str = "-";
 
 /// Rows that are held out of synthetic data where nothing is said.
 pub const DEFAULT_HELD_OUT: u64 = 2048;
+
+/// How often held-out rows are looked at on a live stream, where nothing is said.
+const LIVE_VALIDATION_SECONDS: f64 = 300.0;
 
 /// What `column` was called for JSON lines; still read, never written.
 const FORMER_COLUMN: &str = "field";
@@ -183,8 +209,16 @@ pub(super) fn read_validate(
         }
         (false, None) => return Err(section.refuse("files", "is missing: say which rows are held out")),
     };
-    let every_epochs = every_epochs.or(every_batches.is_none().then_some(1));
-    Ok(Some(ValidateSpec { source, every_epochs, every_batches, rows }))
+    let every_rows = section.whole("every_rows", 1)?;
+    let every_seconds = section.number("every_seconds", |s| s > 0.0, "positive")?;
+    let is_said = every_batches.is_some() || every_rows.is_some() || every_seconds.is_some();
+    let (every_epochs, every_seconds) = match (is_said, training.is_live()) {
+        (false, false) => (every_epochs.or(Some(1)), None),
+        // A live stream may have no epoch at all.
+        (false, true) => (every_epochs, every_epochs.is_none().then_some(LIVE_VALIDATION_SECONDS)),
+        (true, _) => (every_epochs, every_seconds),
+    };
+    Ok(Some(ValidateSpec { source, every_epochs, every_batches, every_rows, every_seconds, rows }))
 }
 
 /// The files of a section; how they are read is said there, or `inherited`.

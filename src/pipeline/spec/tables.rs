@@ -144,6 +144,12 @@ pub(super) const BATCH: Table = Table {
             Default,
             "Bytes of rows among which order is random, where rows cannot be read by number",
         ),
+        key(
+            "max_wait",
+            Other("number of seconds, or `\"never\"`"),
+            Derived("5 seconds for live sources, whose order is that of arrival; else `\"never\"`"),
+            "How long the first row of a batch of a live stream waits for the last; then the batch goes as it is",
+        ),
     ],
 };
 
@@ -253,8 +259,20 @@ pub(super) const LEARN: Table = Table {
             Default,
             "Whether held-out rows, answers and saved models are those of averaged parameters",
         ),
-        key("epochs", Whole(1), DefaultIf("if there is no other limit"), "Passes over the data"),
+        key("epochs", Whole(1), DefaultIf("if there is no other limit; none for live sources"), "Passes over the data"),
+        key(
+            "window_rows",
+            Whole(1),
+            Means("a live stream has no epochs"),
+            "Rows of a live stream that are one epoch: full-batch EM updates after as many",
+        ),
         key("batches", Whole(1), Means("no limit"), "Batches to learn from, over all epochs"),
+        key(
+            "rows",
+            Whole(1),
+            Means("no limit"),
+            "Rows to learn from, over all epochs; the batch that reaches them is the last",
+        ),
         key("seconds", Number("positive"), Means("no limit"), "Seconds to learn for, over all resumptions"),
     ],
 };
@@ -348,6 +366,13 @@ pub(super) const VALIDATE: Table = Table {
             "At the end of every so many epochs",
         ),
         key("every_batches", Whole(1), Means("at ends of epochs only"), "After every so many batches"),
+        key("every_rows", Whole(1), Means("not by rows"), "With the first batch that reaches so many rows more"),
+        key(
+            "every_seconds",
+            Number("positive"),
+            Derived("300 for live sources, if nothing else is said"),
+            "After every so many seconds",
+        ),
         key("rows", Whole(1), DefaultIf("for synthetic data; else all"), "No more rows than this"),
     ],
 };
@@ -358,10 +383,11 @@ pub(super) const CHECKPOINT: Table = Table {
     owners: for_all,
     keys: &[
         key("every_batches", Whole(1), Means("by seconds only"), "After every so many batches"),
+        key("every_rows", Whole(1), Means("by seconds only"), "With the first batch that reaches so many rows more"),
         key(
             "every_seconds",
             Number("positive"),
-            DefaultIf("if `every_batches` is not given"),
+            DefaultIf("if neither `every_batches` nor `every_rows` is given"),
             "After every so many seconds",
         ),
         key("keep", Whole(1), Default, "How many of the latest are kept"),

@@ -1,7 +1,7 @@
 //! The second stage: cuts blocks into pieces and numbers everything.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use async_channel::{Receiver, Sender};
@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use super::fetcher::ToRead;
 use super::{Done, Job, Stopped, Work, caught};
 use crate::batcher::BatcherInput;
+use crate::data::Position;
 use crate::decode::BadRecord;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::budget::ByteBudget;
@@ -28,6 +29,8 @@ pub(super) struct Cutter {
     /// About what a decoded row takes: what a gather is charged before it is made.
     pub row_bytes: u64,
     pub limits: ReadLimits,
+    /// What a live source has to tell.
+    pub notes: Arc<Mutex<Vec<String>>>,
 }
 
 impl Cutter {
@@ -52,8 +55,8 @@ impl Cutter {
                     let bytes = rows.len() as u64 * self.row_bytes;
                     self.send_work(Job::Gather(source, rows), bytes)?;
                 }
-                ToRead::Live(source) => self.cut_live(&*source)?,
-                ToRead::WindowEnd => self.send_input(Ok(Some(BatcherInput::WindowEnd)))?,
+                ToRead::Live { source, from } => self.cut_live(source, from.as_ref())?,
+                ToRead::WindowEnd => self.send_input(Ok(Some(BatcherInput::WindowEnd(None))))?,
                 ToRead::EpochEnd => self.send_input(Ok(Some(BatcherInput::EpochEnd)))?,
                 ToRead::End => self.send_input(Ok(None))?,
             }
@@ -80,24 +83,38 @@ impl Cutter {
         }
     }
 
-    fn cut_live(&mut self, source: &dyn LiveSource) -> std::result::Result<(), Stopped> {
+    fn cut_live(&mut self, source: Arc<dyn LiveSource>, from: Option<&Position>) -> std::result::Result<(), Stopped> {
+        let mut reader = match caught(|| source.open(from)) {
+            Ok(reader) => reader,
+            Err(error) => return self.break_off(error),
+        };
         loop {
             let begun = Instant::now();
-            let arrived = caught(|| source.next(&self.limits));
+            let arrived = caught(|| reader.next(&self.limits));
             self.waits.cutter.add_input(begun.elapsed());
             match arrived {
                 Ok(Some(Arrived::Piece(piece))) => {
                     let bytes = piece.num_bytes() as u64;
                     self.send_work(Job::Decode(piece), bytes)?;
                 }
-                Ok(Some(Arrived::MessageEnd)) => self.send_input(Ok(Some(BatcherInput::WindowEnd)))?,
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    self.send_input(Err(error))?;
-                    return Err(Stopped); // a stream that broke off cannot be read further
+                Ok(Some(Arrived::WindowStart(at))) => self.send_input(Ok(Some(BatcherInput::WindowStart(at))))?,
+                Ok(Some(Arrived::WindowEnd(next))) => self.send_input(Ok(Some(BatcherInput::WindowEnd(Some(next)))))?,
+                Ok(Some(Arrived::Damaged(error))) => self.send_damage(error)?,
+                Ok(Some(Arrived::Note(note))) => {
+                    self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
                 }
+                Ok(Some(Arrived::Quiet)) if self.done.is_closed() => return Err(Stopped),
+                Ok(Some(Arrived::Quiet)) => {}
+                Ok(None) => return Ok(()),
+                Err(error) => return self.break_off(error),
             }
         }
+    }
+
+    /// A live stream that broke off cannot be read further.
+    fn break_off(&mut self, error: Error) -> std::result::Result<(), Stopped> {
+        self.send_input(Err(error))?;
+        Err(Stopped)
     }
 
     /// Unreadable data is the policy's business; a failed read is not: the data may be good.

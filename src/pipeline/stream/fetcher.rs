@@ -7,7 +7,7 @@ use tokio::task::JoinHandle;
 
 use super::{Stopped, WINDOW_ROWS};
 use crate::batcher::BatchSpec;
-use crate::data::Cursor;
+use crate::data::{Cursor, Position};
 use crate::error::Result;
 use crate::order::{EpochOrder, rows_of_epoch};
 use crate::pipeline::budget::{ByteBudget, Held};
@@ -24,7 +24,10 @@ pub(super) enum ToRead {
         source: Arc<dyn IndexedSource>,
         rows: Vec<u64>,
     },
-    Live(Arc<dyn LiveSource>),
+    Live {
+        source: Arc<dyn LiveSource>,
+        from: Option<Position>,
+    },
     WindowEnd,
     EpochEnd,
     /// Nothing comes any more. A stream that ends without it broke off.
@@ -49,7 +52,7 @@ impl Fetcher {
         let sent = match self.source.clone() {
             Source::Blocks(source) => self.send_blocks(source, &start).await,
             Source::Indexed(source) => self.send_rows(source, &start).await,
-            Source::Live(source) => self.send_live(source).await,
+            Source::Live(source) => self.send_live(source, start.position).await,
         };
         if sent.is_ok() {
             let _stopped = self.to_read.send(ToRead::End).await;
@@ -104,8 +107,8 @@ impl Fetcher {
         Ok(())
     }
 
-    async fn send_live(&self, source: Arc<dyn LiveSource>) -> std::result::Result<(), Stopped> {
-        self.to_read.send(ToRead::Live(source)).await?;
+    async fn send_live(&self, source: Arc<dyn LiveSource>, from: Option<Position>) -> std::result::Result<(), Stopped> {
+        self.to_read.send(ToRead::Live { source, from }).await?;
         self.to_read.send(ToRead::EpochEnd).await?;
         Ok(())
     }
