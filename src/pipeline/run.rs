@@ -8,6 +8,7 @@
 //! `resume`, `validate`, `checkpoints`, `lines`, `gauges` and `summary` are what they call.
 
 mod checkpoints;
+mod drift;
 mod few_updates;
 mod gauges;
 mod lines;
@@ -256,11 +257,12 @@ impl<'a> Run<'a> {
     fn new(
         inputs: &'a Inputs,
         learner: Learner,
-        record: RunRecord,
+        mut record: RunRecord,
         stop: &Stop,
         observer: &'a mut dyn Observer,
     ) -> Result<Self> {
         let spec = &inputs.spec;
+        record.drift.set_options(spec.drift.as_ref())?;
         let progress = learner.progress();
         let now = Instant::now();
         Ok(Self {
@@ -397,7 +399,7 @@ impl<'a> Run<'a> {
             self.validate_if_due(epoch).await?; // an earlier stretch may have been stopped just before it
         }
         loop {
-            if let Some(reason) = self.limit() {
+            if let Some(reason) = self.limit().or(self.record.drift.is_over().then_some(Reason::Drift)) {
                 return Ok(reason);
             }
             let quiet = self.next_deadline();
@@ -457,9 +459,10 @@ impl<'a> Run<'a> {
         self.record.epoch.log_likelihood += report.batch.log_likelihood;
         self.record.epoch.weight += report.batch.possible_weight;
         self.line = self.step_line(&report);
+        self.watch_for_drift(&report, rows).await?;
         if self.is_look_due(rows) {
             self.validate().await?;
-        } else if self.lines.is_due() {
+        } else if self.lines.is_due() || self.line.drift.is_some() {
             self.write_line(None);
         }
         self.observer.event(&Event::Step(self.line.clone()));
