@@ -63,6 +63,9 @@ impl Report {
         if let Event::Drift(drift) = event {
             return self.beside_the_bar(|| note(drift_line(drift)));
         }
+        if let (Event::Note(message), true) = (event, self.style == Style::Text) {
+            return self.beside_the_bar(|| note(format_args!("note: {message}")));
+        }
         if self.style == Style::Quiet {
             return;
         }
@@ -79,7 +82,7 @@ impl Report {
                 self.close();
                 self.say(finished_lines(finished));
             }
-            Event::Checkpointed { .. } | Event::Drift(_) | Event::Warning(_) => {}
+            Event::Checkpointed { .. } | Event::Drift(_) | Event::Warning(_) | Event::Note(_) => {}
         }
     }
 
@@ -287,6 +290,7 @@ fn drift_line(drift: &Drift) -> String {
     let Drift { detector, rows, rows_ago, before_ll, after_ll, action, .. } = drift;
     let what = match action {
         OnDrift::Report => "",
+        OnDrift::RaiseStep if drift.is_new_start => "; parameters start again from the new rows",
         OnDrift::RaiseStep => "; the step is raised",
         OnDrift::Checkpoint => "; a checkpoint is kept",
         OnDrift::Stop => "; the run ends",

@@ -186,6 +186,7 @@ impl<'a> Recorder<'a> {
             | Event::Checkpointed { .. }
             | Event::Drift(_)
             | Event::Warning(_)
+            | Event::Note(_)
             | Event::Finished(_) => {}
         }
         Ok(())

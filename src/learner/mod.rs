@@ -116,7 +116,14 @@ impl Learner {
         let identity = Identity { circuit_spec, optimizer: optimizer.name().into(), ..Identity::default() };
         let keeper = Keeper { identity, kept: KEPT, folder: Mutex::default() };
         let (device, name, precision) = (Device::Cpu, "made by the caller".into(), TrainingPrecision::default());
-        Self::start(backend, optimizer, Place { device, name, why: None, precision }, keeper, DEFAULT_WINDOW_ROWS, resume)
+        Self::start(
+            backend,
+            optimizer,
+            Place { device, name, why: None, precision },
+            keeper,
+            DEFAULT_WINDOW_ROWS,
+            resume,
+        )
     }
 
     fn start(

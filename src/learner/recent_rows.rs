@@ -40,9 +40,8 @@ impl Default for RecentRows {
 impl RecentRows {
     /// Mean in nats per row; `None` before any row.
     pub fn mean(&self) -> Option<f64> {
-        let (sum, weight) = self.parts.iter().fold((0.0, 0.0), |(sum, weight), part| {
-            (sum + part.log_likelihood, weight + part.weight)
-        });
+        let (sum, weight) =
+            self.parts.iter().fold((0.0, 0.0), |(sum, weight), part| (sum + part.log_likelihood, weight + part.weight));
         (weight > 0.0).then(|| sum / weight)
     }
 

@@ -13,7 +13,7 @@
 //! has started again is its number of updates, so one bit is all there is to save.
 
 /// How many times as large the step is at first.
-const FACTOR: f64 = 4.0;
+const FACTOR: f64 = 3.0;
 
 /// Updates after which a quarter of the rise is left.
 const UPDATES: f64 = 20.0;

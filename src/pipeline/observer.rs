@@ -51,6 +51,8 @@ pub enum Event {
     EpochEnd(EpochEnd),
     /// Something a user should know, and that does not stop the run.
     Warning(String),
+    /// Something that happened to the source and is as it should be: a file that was rotated, a connection that is back.
+    Note(String),
     /// The run is over.
     Finished(Finished),
 }
@@ -209,6 +211,9 @@ pub struct Drift {
     pub number: u64,
     /// What is done about it.
     pub action: OnDrift,
+    /// Whether parameters started again from the new rows, where the step was raised.
+    #[serde(default)]
+    pub is_new_start: bool,
 }
 
 /// What held-out rows said.
@@ -344,6 +349,7 @@ impl Event {
             Self::Drift(drift) => ("drift", json!(drift)),
             Self::EpochEnd(end) => ("epoch_end", json!(end)),
             Self::Warning(message) => ("warning", json!({ "message": message })),
+            Self::Note(message) => ("note", json!({ "message": message })),
             Self::Finished(finished) => ("finished", json!(finished)),
         };
         let mut object = json!({ "event": name });

@@ -13,6 +13,7 @@ mod debd;
 mod decode;
 mod drift;
 mod laws;
+mod live;
 mod made;
 mod memory;
 mod train;

@@ -218,8 +218,7 @@ mod tests {
                 };
                 let variance = (spread(before) + spread(after)) / (n - 2.0);
                 let m = 1.0 / (1.0 / weight(before) + 1.0 / weight(after));
-                let epsilon =
-                    (2.0 * variance * l / m).sqrt() + 2.0 / 3.0 * variance.sqrt() * usual.sqrt() * l / m;
+                let epsilon = (2.0 * variance * l / m).sqrt() + 2.0 / 3.0 * variance.sqrt() * usual.sqrt() * l / m;
                 (Self::mean(before) - Self::mean(after)).abs() / epsilon
             };
             let cuts = (LEAST as usize..all.len()).map(|at| (at, strength(at)));

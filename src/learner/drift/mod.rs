@@ -203,7 +203,8 @@ mod tests {
         let spec = DriftSpec { detector: DetectorKind::Both, ..DriftSpec::default() };
         let alarms = |batch_rows: usize| {
             let (mut watch, mut rng) = (DriftWatch::new(&spec).unwrap(), Rng::new(3));
-            let rows: Vec<f64> = (0..64 * 300).map(|row| 9.0 * rng.uniform() - if row < 64 * 200 { 0.0 } else { 3.0 }).collect();
+            let rows: Vec<f64> =
+                (0..64 * 300).map(|row| 9.0 * rng.uniform() - if row < 64 * 200 { 0.0 } else { 3.0 }).collect();
             let mut alarms = Vec::new();
             for (batch, rows) in rows.chunks(batch_rows).enumerate() {
                 let mean = rows.iter().sum::<f64>() / rows.len() as f64;

@@ -53,12 +53,7 @@ impl OnDrift {
 
 impl Default for DriftSection {
     fn default() -> Self {
-        Self {
-            watch: DriftSpec::default(),
-            window_rows: DEFAULT_WINDOW_ROWS,
-            on_drift: OnDrift::default(),
-            keep: 10,
-        }
+        Self { watch: DriftSpec::default(), window_rows: DEFAULT_WINDOW_ROWS, on_drift: OnDrift::default(), keep: 10 }
     }
 }
 

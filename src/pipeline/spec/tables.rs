@@ -11,11 +11,11 @@ use super::{circuit, decode, learn, source};
 use crate::optim::OPTIMIZERS;
 
 /// The sections of a pipeline, in the order of the data.
-pub(crate) const SECTIONS: [&Table; 9] =
-    [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &DRIFT, &VALIDATE, &CHECKPOINT, &PIPELINE];
+pub(crate) const SECTIONS: [&Table; 10] =
+    [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &DRIFT, &VALIDATE, &CHECKPOINT, &METRICS, &PIPELINE];
 
 /// Everything a pipeline may say, in the order of the file.
-pub(crate) const ALL: [&Table; 14] = [
+pub(crate) const ALL: [&Table; 15] = [
     &ROOT,
     &SOURCE,
     &SYNTHETIC,
@@ -29,6 +29,7 @@ pub(crate) const ALL: [&Table; 14] = [
     &DRIFT,
     &VALIDATE,
     &CHECKPOINT,
+    &METRICS,
     &PIPELINE,
 ];
 
@@ -88,7 +89,12 @@ pub(super) const SYNTHETIC: Table = Table {
         key("latents", Between(1, 1024), Default, "Hidden states, or components of the mixture"),
         key("seed", Whole(0), Default, "Decides the distribution and the rows"),
         key("rows", Whole(1), Means("endless"), "Rows in an epoch"),
-        key("drift", Whole(1), Means("no drift"), "The row from which on all rows come from a second distribution; before, ever more of them"),
+        key(
+            "drift",
+            Whole(1),
+            Means("no drift"),
+            "The row from which on all rows come from a second distribution; before, ever more of them",
+        ),
         key("changes", Counts(None), Means("no change"), "Rows from which on all rows come from another distribution"),
     ],
 };
@@ -362,7 +368,12 @@ pub(super) const DRIFT: Table = Table {
             "Who looks for falls of the log-likelihood of batches before they are learned from",
         ),
         key("delta", Number("in (0, 1)"), Default, "ADWIN: how likely a false alarm is at a batch of 64 rows or more"),
-        key("threshold", Number("positive"), Default, "Page–Hinkley: deviations below the usual, added up, for an alarm"),
+        key(
+            "threshold",
+            Number("positive"),
+            Default,
+            "Page–Hinkley: deviations below the usual, added up, for an alarm",
+        ),
         key(
             "tolerance",
             Number("a number, 0 or more"),
@@ -424,6 +435,29 @@ pub(super) const CHECKPOINT: Table = Table {
         ),
         key("keep", Whole(1), Default, "How many of the latest are kept"),
         key("keep_best", Truth, Default, "Keeps the one of best held-out likelihood besides"),
+    ],
+};
+
+pub(super) const METRICS: Table = Table {
+    path: "metrics",
+    about: "The lines of `metrics.jsonl`. Each look at held-out rows has one besides.",
+    owners: for_all,
+    keys: &[
+        key("every_batches", Whole(1), Means("by seconds only"), "After every so many batches"),
+        key("every_rows", Whole(1), Means("by seconds only"), "With the first batch that reaches so many rows more"),
+        key(
+            "every_seconds",
+            Number("positive"),
+            DefaultIf("if neither `every_batches` nor `every_rows` is given"),
+            "With the first batch after so many seconds",
+        ),
+        key(
+            "rotate",
+            Size(4 << 10),
+            Default,
+            "A file that is larger becomes `metrics-000001.jsonl`, the next one `metrics-000002.jsonl`, and so on",
+        ),
+        key("keep", Whole(1), Default, "How many of those are kept"),
     ],
 };
 
