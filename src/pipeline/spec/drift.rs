@@ -83,3 +83,43 @@ pub(super) fn read(
         keep: section.count("keep", 1)?.unwrap_or(usual.keep),
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::spec::PipelineSpec;
+
+    fn drift(text: &str) -> Result<Option<DriftSection>> {
+        PipelineSpec::parse(text, "p.toml").map(|spec| spec.drift)
+    }
+
+    #[test]
+    fn a_source_without_an_end_is_watched_and_files_are_if_the_section_is_there() {
+        let usual = Some(DriftSection::default());
+        assert_eq!(drift("[source.synthetic]\n").unwrap(), usual);
+        assert_eq!(drift("[source.synthetic]\nrows = 9\n").unwrap(), None);
+        assert_eq!(drift("[source]\nfiles = \"a.parquet\"\n").unwrap(), None);
+        assert_eq!(drift("[source]\nfiles = \"a.parquet\"\n[drift]\n").unwrap(), usual);
+    }
+
+    #[test]
+    fn words_and_numbers_are_read_and_mistakes_named() {
+        let read = |keys: &str| drift(&format!("[source.synthetic]\n[drift]\n{keys}\n"));
+        let read_whole = read("detector = 'page-hinkley'\non_drift = 'raise-step'\nwindow_rows = 7\nkeep = 2").unwrap();
+        let section = read_whole.expect("the section is there");
+        assert_eq!((section.watch.detector, section.on_drift), (DetectorKind::PageHinkley, OnDrift::RaiseStep));
+        assert_eq!((section.window_rows, section.keep), (7, 2));
+        for (keys, complaint) in [
+            ("detector = 'adwim'", "did you mean `adwin`?"),
+            ("on_drift = 'raise_steps'", "did you mean `raise-step`?"),
+            ("delta = 1.0", "drift.delta = 1.0: must be in (0, 1)"),
+            ("threshold = 0", "drift.threshold = 0: must be positive"),
+            ("tolerance = -1", "drift.tolerance = -1: must be a number, 0 or more"),
+            ("window_rows = 0", "drift.window_rows = 0: must be at least 1"),
+            ("lambda = 3", "drift.lambda: unknown key"),
+        ] {
+            let error = read(keys).unwrap_err().to_string();
+            assert!(error.contains(complaint), "{keys}: {error}");
+        }
+    }
+}
