@@ -25,6 +25,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "parquet")]
 use crate::source::arrow_stream::ArrowStream;
 use crate::source::compressed_tokens::CompressedTokens;
+use crate::source::follow::FollowedFile;
+use crate::source::json_lines::JsonLines;
 use crate::source::jsonl::JsonlSource;
 use crate::source::npy::NpyFiles;
 #[cfg(feature = "parquet")]
@@ -133,7 +135,7 @@ async fn open_hinted(
     match format {
         Format::Parquet => return Err(Error::not_built("files: Parquet", "parquet")),
         Format::Arrow => return Err(Error::not_built("format: Arrow", "parquet")),
-        _ => _ = (columns, limits), // those of tables only
+        _ => {}
     }
     #[cfg(feature = "parquet")]
     if format == Format::Arrow {
@@ -142,8 +144,17 @@ async fn open_hinted(
         let (hint, reading) = (Hint::Records(stream.kind()), stream.reading().clone());
         return Ok((Source::Live(Arc::new(stream)), hint, Some(reading)));
     }
-    let shards = resolve_files(spec).await?;
+    if format == Format::Jsonl && spec.is_standard_input() {
+        let open = move || JsonLines::new("standard input", Box::new(std::io::stdin()), &columns, &limits);
+        let lines = detached("standard-input", open).await?; // blocks until somebody writes
+        let (hint, reading) = (Hint::Records(lines.kind()), lines.reading());
+        return Ok((Source::Live(Arc::new(lines)), hint, reading));
+    }
     let width = spec.tokens.unwrap_or(TokenWidth::U16);
+    if spec.follow {
+        return open_followed(spec, decode, columns, width).await;
+    }
+    let shards = resolve_files(spec).await?;
     Ok(match format {
         #[cfg(feature = "parquet")]
         Format::Parquet => {
@@ -152,8 +163,9 @@ async fn open_hinted(
             (Source::Blocks(Arc::new(source)), hint, Some(reading))
         }
         Format::Jsonl => {
-            let source = JsonlSource::open(shards, spec.column.as_deref().unwrap_or("text")).await?;
-            (Source::Blocks(Arc::new(source)), Hint::Records(RecordKind::Text), None)
+            let source = JsonlSource::open(shards, &columns).await?;
+            let (hint, reading) = (Hint::Records(source.kind()), source.reading());
+            (Source::Blocks(Arc::new(source)), hint, reading)
         }
         Format::Tokens if shards.iter().all(is_compressed) => {
             let source = CompressedTokens::open(shards, width).await?;
@@ -176,6 +188,24 @@ async fn open_hinted(
         Format::Parquet => unreachable!("refused above"),
         Format::Arrow => unreachable!("opened or refused above"),
     })
+}
+
+/// A file that is read as it is written.
+async fn open_followed(
+    spec: &SourceSpec,
+    decode: &DecodeSpec,
+    columns: Columns,
+    width: TokenWidth,
+) -> Result<(Source, Hint, Option<Reading>)> {
+    let path = PathBuf::from(expand_path(spec.files.first().map_or("", String::as_str))?);
+    let (window, on_gap, format) = (decode.window.unwrap_or(DEFAULT_WINDOW), spec.on_gap, spec.format);
+    let open = move || match format {
+        Some(Format::Tokens) => FollowedFile::tokens(&path, width, window, on_gap),
+        _ => FollowedFile::json(&path, &columns, on_gap),
+    };
+    let file = detached("followed-file", open).await?; // blocks until there is a line
+    let (hint, reading) = (file.kind().map_or(Hint::TokenRows, Hint::Records), file.reading());
+    Ok((Source::Live(Arc::new(file)), hint, reading))
 }
 
 fn is_compressed(shard: &Shard) -> bool {

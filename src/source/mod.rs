@@ -32,11 +32,14 @@ pub mod compressed_tokens;
 mod concatenated;
 #[cfg(feature = "parquet")]
 mod cuts;
+pub mod follow;
 mod glob;
+pub mod json_lines;
 pub mod json_records;
 mod json_shape;
 pub mod jsonl;
 mod limits;
+mod lines;
 mod mapped;
 pub mod memory;
 pub mod npy;
@@ -187,10 +190,25 @@ pub enum Arrived {
     Damaged(Error),
     /// The current window is complete. Opened at this position, the source delivers what comes after it.
     WindowEnd(Position),
+    /// The rest of the window that the source was opened at does not come again ([`OnGap::Skip`]); what comes next is at
+    /// this position. Comes before the first window.
+    WindowLost(Position),
     /// Nothing has arrived for a moment.
     Quiet,
     /// Something that a user should know: a file that was rotated, a connection that was lost.
     Note(String),
+}
+
+/// What to do where records that come next are not there any more: a file that vanished in the midst of being read,
+/// messages that a broker has deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnGap {
+    /// Stop with an error that says what is lost.
+    #[default]
+    Fail,
+    /// Say what is lost, and go on with what there is.
+    Skip,
 }
 
 /// Some records that were read together.
