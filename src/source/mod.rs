@@ -33,6 +33,7 @@ mod concatenated;
 mod cuts;
 mod glob;
 pub mod jsonl;
+pub mod kafka;
 mod limits;
 mod mapped;
 pub mod memory;
@@ -158,6 +159,12 @@ pub trait LiveSource: Send + Sync {
 
     /// A reader from a position on; `None` is the beginning. May block.
     fn open(self: Arc<Self>, from: Option<&Position>) -> Result<Box<dyn LiveReader>>;
+
+    /// A checkpoint with this position is on disk: what comes before it need not be kept for this run any more. Must
+    /// not block.
+    fn kept(&self, position: &Position) {
+        let _ = position;
+    }
 }
 
 /// Reads a live source, window by window.
@@ -184,6 +191,9 @@ pub enum Arrived {
     Damaged(Error),
     /// The current window is complete. Opened at this position, the source delivers what comes after it.
     WindowEnd(Position),
+    /// The window that this reader was opened in cannot come again, and the user wants to go on without it: what comes
+    /// next is at this position. No piece of it has been delivered.
+    WindowLost(Position),
     /// Nothing has arrived for a moment.
     Quiet,
     /// Something that a user should know: a file that was rotated, a connection that was lost.
@@ -227,6 +237,8 @@ pub enum Positions {
     RowNumbers(Vec<u64>),
     /// Byte offsets.
     Bytes(Vec<u64>),
+    /// Offsets of messages in their partition.
+    Offsets(Vec<u64>),
 }
 
 impl Positions {
@@ -236,6 +248,7 @@ impl Positions {
             Self::Rows { first } => ("row", first + record as u64),
             Self::RowNumbers(rows) => ("row", rows[record]),
             Self::Bytes(offsets) => ("byte", offsets[record]),
+            Self::Offsets(offsets) => ("offset", offsets[record]),
         }
     }
 }
