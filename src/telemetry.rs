@@ -153,7 +153,11 @@ pub const METRICS: [Metric; 26] = [
     counter(SOURCE_ERRORS, Unit::Count, "complaints about brokers of a topic: is the connection good?"),
     gauge(SOURCE_CONNECTED, Unit::Count, "1 while a broker of the topic answers: is there an outage?"),
     gauge(SOURCE_LAG, Unit::Count, "messages of the topic that are still to be read: does the run keep up?"),
-    counter(SOURCE_GONE, Unit::Count, "messages deleted before they were read (on_gap = \"skip\"): is retention too short?"),
+    counter(
+        SOURCE_GONE,
+        Unit::Count,
+        "messages deleted before they were read (on_gap = \"skip\"): is retention too short?",
+    ),
 ];
 
 const fn counter(name: &'static str, unit: Unit, meaning: &'static str) -> Metric {

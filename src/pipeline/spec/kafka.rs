@@ -33,9 +33,8 @@ pub(super) fn read(document: &Document, source: Section<'_>) -> Result<SourceSpe
             return Err(source.refuse(key, "has no meaning beside [source.kafka]; keep one of them"));
         }
     }
-    let section = Section::open(document, "source.kafka")?.only(tables::KAFKA.keys, |key| {
-        tables::SOURCE.key(key).map(|_| "source".to_string())
-    })?;
+    let section = Section::open(document, "source.kafka")?
+        .only(tables::KAFKA.keys, |key| tables::SOURCE.key(key).map(|_| "source".to_string()))?;
     let required = |key: &str, what: &str| section.refuse(key, format!("is missing: say {what}"));
     let values = VALUES.map(|(name, value, _)| (name, value));
     let kafka = KafkaSpec {
@@ -63,7 +62,8 @@ pub(super) fn read(document: &Document, source: Section<'_>) -> Result<SourceSpe
     };
     let (name, _, known) = VALUES[VALUES.iter().position(|(_, value, _)| *value == kafka.value).unwrap_or(0)];
     if let Some(key) = source.keys().find(|key| *key != "kafka" && !known.contains(key)) {
-        let takes = if known.is_empty() { "take no key".to_string() } else { format!("take {}", list(known.iter().copied())) };
+        let takes =
+            if known.is_empty() { "take no key".to_string() } else { format!("take {}", list(known.iter().copied())) };
         return Err(source.refuse(key, format!("has no meaning for a topic whose messages are {name}, which {takes}")));
     }
     let (column, columns) = (source.text("column")?, source.texts("columns")?.unwrap_or_default());
@@ -92,14 +92,14 @@ fn read_options(section: Section<'_>) -> Result<BTreeMap<String, String>> {
     let refuse = |text: String| Error::option(format!("{}: {text}", section.at("options")));
     match section.value("options") {
         None => {}
-        Some(Value::Object(table)) => flatten("", table, &mut options).map_err(|name| {
-            refuse(format!("`{name}` must be a text, a number, true or false"))
-        })?,
+        Some(Value::Object(table)) => flatten("", table, &mut options)
+            .map_err(|name| refuse(format!("`{name}` must be a text, a number, true or false")))?,
         Some(_) => return Err(refuse("must be a table: { \"security.protocol\" = \"sasl_ssl\", … }".into())),
     }
     for (name, value) in &options {
         if let Some((_, key)) = OWN_OPTIONS.iter().find(|(own, _)| own == name) {
-            let instead = key.map_or_else(|| "it follows from the rest".into(), |key| format!("say source.kafka.{key}"));
+            let instead =
+                key.map_or_else(|| "it follows from the rest".into(), |key| format!("say source.kafka.{key}"));
             return Err(refuse(format!("`{name}` is not to be set here: {instead}")));
         }
         let is_variable = value.starts_with("${") && value.ends_with('}') && value.len() > 3;
@@ -114,7 +114,11 @@ fn read_options(section: Section<'_>) -> Result<BTreeMap<String, String>> {
 }
 
 /// `security.protocol = "ssl"` in a table of its own is a table in a table to TOML.
-fn flatten(prefix: &str, table: &Map<String, Value>, into: &mut BTreeMap<String, String>) -> std::result::Result<(), String> {
+fn flatten(
+    prefix: &str,
+    table: &Map<String, Value>,
+    into: &mut BTreeMap<String, String>,
+) -> std::result::Result<(), String> {
     for (key, value) in table {
         let name = if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
         let value = match value {

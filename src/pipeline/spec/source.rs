@@ -192,7 +192,9 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
             Ok(SourceSpec { synthetic: Some(read_synthetic(document)?), ..SourceSpec::default() })
         }
         (true, true) => Err(section.refuse("files", "has no meaning beside [source.synthetic]; keep one of them")),
-        (false, false) => Err(section.refuse("files", "is missing: say what to read, or write [source.synthetic] or [source.kafka]")),
+        (false, false) => {
+            Err(section.refuse("files", "is missing: say what to read, or write [source.synthetic] or [source.kafka]"))
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use rdkafka::client::ClientContext;
 use rdkafka::config::{ClientConfig, RDKafkaLogLevel};
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Message as _};
 use rdkafka::statistics::Statistics;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -134,12 +134,7 @@ impl ConsumerContext for Watch {}
 impl Connection {
     /// A client for a topic, once brokers have said which partitions it has; these too. With `partitions` of them known
     /// it holds no more than a fair share of the memory for each.
-    pub fn open(
-        spec: &KafkaSpec,
-        access: &Access,
-        partitions: usize,
-        limits: &ReadLimits,
-    ) -> Result<(Self, Vec<i32>)> {
+    pub fn open(spec: &KafkaSpec, access: &Access, partitions: usize, limits: &ReadLimits) -> Result<(Self, Vec<i32>)> {
         let topic: Arc<str> = spec.topic.as_str().into();
         let config = client_config(spec, access, partitions, limits)?;
         let watch = Watch { topic: topic.clone(), state: Mutex::default() };
@@ -187,7 +182,7 @@ impl Connection {
     }
 
     /// The partitions that the topic has; `None` if there is no such topic.
-    pub fn partitions(&self, patience: Duration) -> Result<Option<Vec<i32>>, KafkaError> {
+    pub fn partitions(&self, patience: Duration) -> KafkaResult<Option<Vec<i32>>> {
         let metadata = self.consumer.fetch_metadata(Some(&self.topic), patience)?;
         let Some(topic) = metadata.topics().iter().find(|topic| topic.name() == &*self.topic) else { return Ok(None) };
         match topic.error().map(RDKafkaErrorCode::from) {
@@ -220,7 +215,8 @@ impl Connection {
     /// Of some partitions, the first offset of a time, in milliseconds since 1970; `None` if all messages are older.
     pub fn offsets_at(&self, partitions: &[i32], millis: i64) -> Result<BTreeMap<i32, Option<i64>>> {
         let times = partitions.iter().map(|partition| (*partition, millis)).collect();
-        let found = self.consumer.offsets_for_times(self.list(&times)?, self.timeout).map_err(|e| self.no_answer(&e))?;
+        let found =
+            self.consumer.offsets_for_times(self.list(&times)?, self.timeout).map_err(|e| self.no_answer(&e))?;
         let offset = |offset| match offset {
             Offset::Offset(offset) => Some(offset),
             _ => None,
@@ -340,7 +336,7 @@ impl Committer {
     }
 }
 
-fn list_of(topic: &str, offsets: &BTreeMap<i32, i64>) -> Result<TopicPartitionList, KafkaError> {
+fn list_of(topic: &str, offsets: &BTreeMap<i32, i64>) -> KafkaResult<TopicPartitionList> {
     let mut list = TopicPartitionList::with_capacity(offsets.len());
     for (&partition, &offset) in offsets {
         list.add_partition_offset(topic, partition, Offset::Offset(offset))?;

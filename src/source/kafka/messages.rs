@@ -26,7 +26,11 @@ pub(super) enum Meaning {
     Ids(TokenWidth, Option<usize>),
     /// Streams of these columns.
     #[cfg(feature = "parquet")]
-    Arrow { columns: Columns, kind: RecordKind, reading: Reading },
+    Arrow {
+        columns: Columns,
+        kind: RecordKind,
+        reading: Reading,
+    },
 }
 
 impl Meaning {
@@ -67,7 +71,12 @@ impl Meaning {
                 // The first that is one decides; what the others are worth is the policy's business.
                 let mut trouble = Error::data("the first messages have no value");
                 for message in first.iter().filter_map(|message| message.payload.clone()) {
-                    match ArrowStream::new("the first message", Box::new(std::io::Cursor::new(message)), columns, limits) {
+                    match ArrowStream::new(
+                        "the first message",
+                        Box::new(std::io::Cursor::new(message)),
+                        columns,
+                        limits,
+                    ) {
                         Ok(stream) => {
                             let (kind, reading) = (stream.kind(), stream.reading().clone());
                             return Ok(Self::Arrow { columns: columns.clone(), kind, reading });
@@ -159,9 +168,12 @@ impl Meaning {
             Self::Arrow { columns, kind, reading } => checked
                 .flat_map(|(offset, value)| {
                     let value = value.map_err(Error::data);
-                    let pieces = value.and_then(|value| arrow_pieces(file, offset, value, (columns, *kind, reading), limits));
+                    let pieces =
+                        value.and_then(|value| arrow_pieces(file, offset, value, (columns, *kind, reading), limits));
                     pieces.unwrap_or_else(|error| {
-                        vec![Arrived::Damaged(Error::data(error.to_string()).at(format_args!("{file}: offset {offset}")))]
+                        vec![Arrived::Damaged(
+                            Error::data(error.to_string()).at(format_args!("{file}: offset {offset}")),
+                        )]
                     })
                 })
                 .collect(),

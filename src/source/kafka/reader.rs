@@ -23,7 +23,7 @@ use crate::telemetry;
 const ARRIVAL_MESSAGES: usize = 1000;
 
 /// Messages of a partition before it is the next one's turn. Part of what a position means: never change it.
-const TURN_MESSAGES: usize = 256;
+const TURN_MESSAGES: usize = 100;
 
 /// A window is complete once its messages have so many bytes. Part of what a position means: never change it.
 const WINDOW_BYTES: usize = 256 << 10;

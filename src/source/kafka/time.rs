@@ -23,7 +23,11 @@ fn read_time(text: &[u8]) -> Option<i64> {
         _ => return None,
     };
     // A leap second is the first of the next minute.
-    if !matches!(text[10], b'T' | b't' | b' ') || !(1..=days_in_month).contains(&day) || hour > 23 || minute > 59 || second > 60
+    if !matches!(text[10], b'T' | b't' | b' ')
+        || !(1..=days_in_month).contains(&day)
+        || hour > 23
+        || minute > 59
+        || second > 60
     {
         return None;
     }
