@@ -18,3 +18,4 @@ mod kill;
 mod older_runs;
 mod pipelines;
 mod report;
+mod service;

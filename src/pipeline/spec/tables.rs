@@ -11,8 +11,8 @@ use super::{circuit, decode, learn, source};
 use crate::optim::OPTIMIZERS;
 
 /// The sections of a pipeline, in the order of the data.
-pub(crate) const SECTIONS: [&Table; 8] =
-    [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &VALIDATE, &CHECKPOINT, &PIPELINE];
+pub(crate) const SECTIONS: [&Table; 9] =
+    [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &VALIDATE, &CHECKPOINT, &METRICS, &PIPELINE];
 
 /// Everything a pipeline may say, in the order of the file.
 pub(crate) const ALL: [&Table; 14] = [
@@ -29,6 +29,7 @@ pub(crate) const ALL: [&Table; 14] = [
     &AVERAGE,
     &VALIDATE,
     &CHECKPOINT,
+    &METRICS,
     &PIPELINE,
 ];
 
@@ -453,6 +454,29 @@ pub(super) const CHECKPOINT: Table = Table {
         ),
         key("keep", Whole(1), Default, "How many of the latest are kept"),
         key("keep_best", Truth, Default, "Keeps the one of best held-out likelihood besides"),
+    ],
+};
+
+pub(super) const METRICS: Table = Table {
+    path: "metrics",
+    about: "The lines of `metrics.jsonl`. Each look at held-out rows has one besides.",
+    owners: for_all,
+    keys: &[
+        key("every_batches", Whole(1), Means("by seconds only"), "After every so many batches"),
+        key("every_rows", Whole(1), Means("by seconds only"), "With the first batch that reaches so many rows more"),
+        key(
+            "every_seconds",
+            Number("positive"),
+            DefaultIf("if neither `every_batches` nor `every_rows` is given"),
+            "With the first batch after so many seconds",
+        ),
+        key(
+            "rotate",
+            Size(4 << 10),
+            Default,
+            "A file that is larger becomes `metrics-000001.jsonl`, the next one `metrics-000002.jsonl`, and so on",
+        ),
+        key("keep", Whole(1), Default, "How many of those are kept"),
     ],
 };
 

@@ -553,7 +553,15 @@ proptest! {
                 rows: every,
             }
         });
-        let spec = PipelineSpec { name, source, decode, batch, circuit, learn, validate, checkpoint, pipeline };
+        let metrics = MetricsSpec {
+            every_batches: every,
+            every_rows: every.map(|n| 3 * n),
+            every_seconds: every.map_or(Some(0.5), |n| Some(n as f64 / 4.0)),
+            rotate: 4096 * checkpoint.keep as u64,
+            keep: checkpoint.keep,
+        };
+        let spec =
+            PipelineSpec { name, source, decode, batch, circuit, learn, validate, checkpoint, metrics, pipeline };
         let text = spec.to_toml().unwrap();
         let again = PipelineSpec::parse(&text, "again.toml");
         prop_assert_eq!(again.as_ref(), Ok(&spec), "{}", text);
