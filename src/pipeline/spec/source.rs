@@ -290,7 +290,8 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         return Err(section.refuse("on_gap", "has no meaning for files that are not followed (follow = true)"));
     }
     // Held-out lines beside other files have texts, whatever the column of these is called.
-    let usual = inherited.filter(|source| format == Format::Jsonl && source.format != Some(format)).map(|_| "text".into());
+    let usual =
+        inherited.filter(|source| format == Format::Jsonl && source.format != Some(format)).map(|_| "text".into());
     let inherited = inherited.filter(|source| source.format == Some(format));
     let said_here = column.is_some() || !columns.is_empty();
     let widths = [("u16", TokenWidth::U16), ("u32", TokenWidth::U32)];
