@@ -109,6 +109,9 @@ pub enum BatcherInput {
     Damaged(BadRecord),
     /// The current window is complete; what comes next in a live source is at this position.
     WindowEnd(Option<Position>),
+    /// The current window, of which rows may have been delivered before, does not come again; what comes next is at
+    /// this position.
+    WindowLost(Position),
     /// The epoch is complete; its last window ended before.
     EpochEnd,
 }
@@ -233,6 +236,14 @@ impl Batcher {
                     self.segment = Some(Segment { table, order: Some(order), next: next as usize });
                 }
                 self.pending = Pending::WindowEnd(next);
+                Ok(())
+            }
+            BatcherInput::WindowLost(next) => {
+                self.skip = 0;
+                if self.place.row > 0 {
+                    self.tokens = narrow(&[], self.shape.values); // rows have begun with them already
+                }
+                self.pending = Pending::WindowEnd(Some(next));
                 Ok(())
             }
             BatcherInput::EpochEnd => {

@@ -25,7 +25,14 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "parquet")]
 use crate::source::arrow_stream::ArrowStream;
 use crate::source::compressed_tokens::CompressedTokens;
+use crate::source::follow::FollowedFile;
+use crate::source::json_lines::JsonLines;
 use crate::source::jsonl::JsonlSource;
+use crate::source::kafka::spec::KafkaSpec;
+#[cfg(feature = "kafka")]
+use crate::source::kafka::spec::MessageFormat;
+#[cfg(feature = "kafka")]
+use crate::source::kafka::{Access, KafkaSource};
 use crate::source::npy::NpyFiles;
 #[cfg(feature = "parquet")]
 use crate::source::parquet::ParquetSource;
@@ -128,12 +135,15 @@ async fn open_hinted(
         },
         (None, names, _) => Columns::Many(names.to_vec()),
     };
+    if let Some(kafka) = &spec.kafka {
+        return open_kafka(kafka, spec, decode, columns, limits).await;
+    }
     let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
     #[cfg(not(feature = "parquet"))]
     match format {
         Format::Parquet => return Err(Error::not_built("files: Parquet", "parquet")),
         Format::Arrow => return Err(Error::not_built("format: Arrow", "parquet")),
-        _ => _ = (columns, limits), // those of tables only
+        _ => {}
     }
     #[cfg(feature = "parquet")]
     if format == Format::Arrow {
@@ -142,8 +152,17 @@ async fn open_hinted(
         let (hint, reading) = (Hint::Records(stream.kind()), stream.reading().clone());
         return Ok((Source::Live(Arc::new(stream)), hint, Some(reading)));
     }
-    let shards = resolve_files(spec).await?;
+    if format == Format::Jsonl && spec.is_standard_input() {
+        let open = move || JsonLines::new("standard input", Box::new(std::io::stdin()), &columns, &limits);
+        let lines = detached("standard-input", open).await?; // blocks until somebody writes
+        let (hint, reading) = (Hint::Records(lines.kind()), lines.reading());
+        return Ok((Source::Live(Arc::new(lines)), hint, reading));
+    }
     let width = spec.tokens.unwrap_or(TokenWidth::U16);
+    if spec.follow {
+        return open_followed(spec, decode, columns, width).await;
+    }
+    let shards = resolve_files(spec).await?;
     Ok(match format {
         #[cfg(feature = "parquet")]
         Format::Parquet => {
@@ -152,8 +171,9 @@ async fn open_hinted(
             (Source::Blocks(Arc::new(source)), hint, Some(reading))
         }
         Format::Jsonl => {
-            let source = JsonlSource::open(shards, spec.column.as_deref().unwrap_or("text")).await?;
-            (Source::Blocks(Arc::new(source)), Hint::Records(RecordKind::Text), None)
+            let source = JsonlSource::open(shards, &columns).await?;
+            let (hint, reading) = (Hint::Records(source.kind()), source.reading());
+            (Source::Blocks(Arc::new(source)), hint, reading)
         }
         Format::Tokens if shards.iter().all(is_compressed) => {
             let source = CompressedTokens::open(shards, width).await?;
@@ -176,6 +196,64 @@ async fn open_hinted(
         Format::Parquet => unreachable!("refused above"),
         Format::Arrow => unreachable!("opened or refused above"),
     })
+}
+
+/// A file that is read as it is written.
+async fn open_followed(
+    spec: &SourceSpec,
+    decode: &DecodeSpec,
+    columns: Columns,
+    width: TokenWidth,
+) -> Result<(Source, Hint, Option<Reading>)> {
+    let path = PathBuf::from(expand_path(spec.files.first().map_or("", String::as_str))?);
+    let (window, on_gap, format) = (decode.window.unwrap_or(DEFAULT_WINDOW), spec.on_gap, spec.format);
+    let open = move || match format {
+        Some(Format::Tokens) => FollowedFile::tokens(&path, width, window, on_gap),
+        _ => FollowedFile::json(&path, &columns, on_gap),
+    };
+    let file = detached("followed-file", open).await?; // blocks until there is a line
+    let (hint, reading) = (file.kind().map_or(Hint::TokenRows, Hint::Records), file.reading());
+    Ok((Source::Live(Arc::new(file)), hint, reading))
+}
+
+#[cfg(feature = "kafka")]
+async fn open_kafka(
+    kafka: &KafkaSpec,
+    spec: &SourceSpec,
+    decode: &DecodeSpec,
+    columns: Columns,
+    limits: ReadLimits,
+) -> Result<(Source, Hint, Option<Reading>)> {
+    let brokers: Vec<String> = kafka.brokers.iter().map(|broker| expand_path(broker)).collect::<Result<_>>()?;
+    let option = |(name, value): (&String, &String)| match expand_path(value) {
+        Ok(value) => Ok((name.clone(), value)),
+        Err(error) => Err(error.at(format_args!("kafka.options: `{name}`"))),
+    };
+    let access =
+        Access { brokers: brokers.join(","), options: kafka.options.iter().map(option).collect::<Result<_>>()? };
+    let (kafka, width) = (kafka.clone(), spec.tokens.unwrap_or(TokenWidth::U16));
+    let are_rows = decode.kind == Some(DecodeKind::Rows);
+    let is_ids = kafka.value == MessageFormat::Ids;
+    let open = move || {
+        // Said at once: nothing else happens until a message comes.
+        let tell = |text: &str| eprintln!("note: {text}");
+        KafkaSource::open(&kafka, access, &columns, width, are_rows, limits, &tell).map_err(|e| e.at("kafka"))
+    };
+    let source = detached("kafka", open).await?; // blocks until brokers answer, and until there is a message
+    let hint = if is_ids && !are_rows { Hint::TokenStream } else { Hint::Records(source.kind()) };
+    let reading = source.reading();
+    Ok((Source::Live(Arc::new(source)), hint, reading))
+}
+
+#[cfg(not(feature = "kafka"))]
+async fn open_kafka(
+    _: &KafkaSpec,
+    _: &SourceSpec,
+    _: &DecodeSpec,
+    _: Columns,
+    _: ReadLimits,
+) -> Result<(Source, Hint, Option<Reading>)> {
+    Err(Error::not_built("kafka: a topic", "kafka"))
 }
 
 fn is_compressed(shard: &Shard) -> bool {

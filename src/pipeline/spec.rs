@@ -23,6 +23,7 @@ mod defaults;
 mod document;
 mod drift;
 mod expand;
+mod kafka;
 mod key;
 mod learn;
 mod section;

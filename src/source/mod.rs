@@ -24,6 +24,7 @@ mod arrow_values;
 mod binding;
 #[cfg(target_os = "linux")]
 mod bus_error;
+mod changes;
 #[cfg(feature = "cloud")]
 mod cloud;
 pub mod columns;
@@ -31,9 +32,15 @@ pub mod compressed_tokens;
 mod concatenated;
 #[cfg(feature = "parquet")]
 mod cuts;
+pub mod follow;
 mod glob;
+pub mod json_lines;
+pub mod json_records;
+mod json_shape;
 pub mod jsonl;
+pub mod kafka;
 mod limits;
+mod lines;
 mod mapped;
 pub mod memory;
 pub mod npy;
@@ -158,6 +165,12 @@ pub trait LiveSource: Send + Sync {
 
     /// A reader from a position on; `None` is the beginning. May block.
     fn open(self: Arc<Self>, from: Option<&Position>) -> Result<Box<dyn LiveReader>>;
+
+    /// A checkpoint with this position is on disk: what comes before it need not be kept for this run any more. Must
+    /// not block.
+    fn kept(&self, position: &Position) {
+        let _ = position;
+    }
 }
 
 /// Reads a live source, window by window.
@@ -184,10 +197,25 @@ pub enum Arrived {
     Damaged(Error),
     /// The current window is complete. Opened at this position, the source delivers what comes after it.
     WindowEnd(Position),
+    /// The rest of the window that the source was opened at does not come again ([`OnGap::Skip`]); what comes next is at
+    /// this position. Comes before the first window.
+    WindowLost(Position),
     /// Nothing has arrived for a moment.
     Quiet,
     /// Something that a user should know: a file that was rotated, a connection that was lost.
     Note(String),
+}
+
+/// What to do where records that come next are not there any more: a file that vanished in the midst of being read,
+/// messages that a broker has deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnGap {
+    /// Stop with an error that says what is lost.
+    #[default]
+    Fail,
+    /// Say what is lost, and go on with what there is.
+    Skip,
 }
 
 /// Some records that were read together.
@@ -227,6 +255,8 @@ pub enum Positions {
     RowNumbers(Vec<u64>),
     /// Byte offsets.
     Bytes(Vec<u64>),
+    /// Offsets of messages in their partition.
+    Offsets(Vec<u64>),
 }
 
 impl Positions {
@@ -236,6 +266,7 @@ impl Positions {
             Self::Rows { first } => ("row", first + record as u64),
             Self::RowNumbers(rows) => ("row", rows[record]),
             Self::Bytes(offsets) => ("byte", offsets[record]),
+            Self::Offsets(offsets) => ("offset", offsets[record]),
         }
     }
 }

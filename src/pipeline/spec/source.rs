@@ -5,9 +5,11 @@ use serde_json::{Map, Value};
 
 use super::document::Document;
 use super::section::Section;
-use super::tables;
+use super::{kafka, tables};
 use crate::error::{Error, Result};
 use crate::pipeline::suggest::list;
+use crate::source::OnGap;
+use crate::source::kafka::spec::{KafkaSpec, MergeOrder};
 use crate::source::synthetic::SyntheticSpec;
 use crate::source::token_width::TokenWidth;
 
@@ -21,7 +23,7 @@ pub struct SourceSpec {
     /// What the files are; `None` for synthetic data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
-    /// The one column to read; of JSON lines, the key of the text.
+    /// The one column to read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
     /// The columns to read, one per variable; a name that ends in `*` is a prefix.
@@ -30,29 +32,53 @@ pub struct SourceSpec {
     /// How wide a token is in a flat token file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenWidth>,
+    /// Whether the one file is read as it is written, without an end.
+    #[serde(skip_serializing_if = "is_false")]
+    pub follow: bool,
+    /// What happens where something that comes next is gone.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub on_gap: OnGap,
     /// What of the files a resumed run is held to.
     #[serde(skip_serializing_if = "Compared::is_default")]
     pub digest: Compared,
     /// Made-up data with a known distribution, instead of files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub synthetic: Option<SyntheticSpec>,
+    /// A topic of Kafka, instead of files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kafka: Option<KafkaSpec>,
 }
 
 impl SourceSpec {
     /// Returns true if rows arrive while they are learned from.
     pub fn is_live(&self) -> bool {
+        self.is_standard_input() || self.follow || self.kafka.is_some()
+    }
+
+    /// Returns true if rows come through a pipe.
+    pub fn is_standard_input(&self) -> bool {
         self.files == [STANDARD_INPUT]
     }
 
     /// Returns true if a live source promises the same order of rows in every run.
     pub fn has_fixed_order(&self) -> bool {
-        false
+        self.follow || self.kafka.as_ref().is_some_and(|kafka| kafka.order == MergeOrder::RoundRobin)
     }
 
     /// Returns true if no end of the rows is known: they arrive, or are made, for as long as one likes.
     pub fn is_endless(&self) -> bool {
         self.is_live() || self.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none())
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_usual(on_gap: &OnGap) -> bool {
+    *on_gap == OnGap::default()
 }
 
 /// What held-out likelihood is measured on, and how often.
@@ -104,7 +130,7 @@ pub enum Format {
     Parquet,
     /// Flat token ids, `.bin`, perhaps compressed.
     Tokens,
-    /// One JSON object a line, perhaps compressed.
+    /// One JSON object, or list, a line, perhaps compressed.
     Jsonl,
     /// NumPy arrays.
     Npy,
@@ -162,7 +188,7 @@ impl Format {
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Parquet | Self::Arrow => &["column", "columns"],
-            Self::Jsonl => &["column", FORMER_COLUMN],
+            Self::Jsonl => &["column", "columns", FORMER_COLUMN],
             Self::Tokens => &["tokens"],
             Self::Npy => &[],
         }
@@ -176,6 +202,9 @@ pub(super) fn formats_with(key: &str) -> Vec<&'static str> {
 
 pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<String>) -> Result<SourceSpec> {
     let section = Section::open(document, "source")?.only(tables::SOURCE.keys, elsewhere)?;
+    if section.has("kafka") {
+        return kafka::read(document, section);
+    }
     match (section.has("files"), section.has("synthetic")) {
         (true, false) => read_files(section, None),
         (false, true) => {
@@ -185,7 +214,9 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
             Ok(SourceSpec { synthetic: Some(read_synthetic(document)?), ..SourceSpec::default() })
         }
         (true, true) => Err(section.refuse("files", "has no meaning beside [source.synthetic]; keep one of them")),
-        (false, false) => Err(section.refuse("files", "is missing: say what to read, or write [source.synthetic]")),
+        (false, false) => {
+            Err(section.refuse("files", "is missing: say what to read, or write [source.synthetic] or [source.kafka]"))
+        }
     }
 }
 
@@ -228,9 +259,17 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         Some(format) => format,
         None => format_of_all(section, &files)?,
     };
-    if (format == Format::Arrow) != (files == [STANDARD_INPUT]) {
-        let why = "an Arrow stream is read from standard input, and nothing else is: write files = \"-\" alone";
+    let is_standard_input = files == [STANDARD_INPUT];
+    if format == Format::Arrow && !is_standard_input {
+        let why = "an Arrow stream is read from standard input: write files = \"-\" alone";
         return Err(section.refuse("files", why));
+    }
+    if !matches!(format, Format::Arrow | Format::Jsonl) && files.iter().any(|file| file == STANDARD_INPUT) {
+        let why = "standard input is an Arrow stream, or JSON lines: say format = \"jsonl\" for these";
+        return Err(section.refuse("files", why));
+    }
+    if files.len() > 1 && files.iter().any(|file| file == STANDARD_INPUT) {
+        return Err(section.refuse("files", "standard input is read alone: write files = \"-\""));
     }
     let keys = FORMATS.iter().flat_map(|(_, format)| format.keys());
     if let Some(key) = keys.filter(|key| !format.keys().contains(key)).find(|key| section.has(key)) {
@@ -250,6 +289,18 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     if column.is_some() && !columns.is_empty() {
         return Err(section.refuse("columns", "has no meaning beside column; keep one of them"));
     }
+    let follow = inherited.is_none() && section.truth("follow", false)?;
+    if follow {
+        check_followed(section, &files, format)?;
+    }
+    let gaps = [("fail", OnGap::Fail), ("skip", OnGap::Skip)];
+    let on_gap = if inherited.is_none() { section.choice("on_gap", &gaps)? } else { None };
+    if on_gap.is_some() && !follow {
+        return Err(section.refuse("on_gap", "has no meaning for files that are not followed (follow = true)"));
+    }
+    // Held-out lines beside other files have texts, whatever the column of these is called.
+    let usual =
+        inherited.filter(|source| format == Format::Jsonl && source.format != Some(format)).map(|_| "text".into());
     let inherited = inherited.filter(|source| source.format == Some(format));
     let said_here = column.is_some() || !columns.is_empty();
     let widths = [("u16", TokenWidth::U16), ("u32", TokenWidth::U32)];
@@ -258,20 +309,37 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     Ok(SourceSpec {
         files,
         format: Some(format),
-        column: column.or((format == Format::Jsonl).then(|| "text".to_string())),
+        column: column.or_else(|| usual.filter(|_| !said_here)),
         columns: match inherited {
             Some(source) if !said_here => source.columns.clone(),
             _ => columns,
         },
         tokens: tokens.or((format == Format::Tokens).then_some(TokenWidth::U16)),
         digest: match section.choice("digest", &[("ends", Compared::Ends), ("whole", Compared::Whole)])? {
-            Some(Compared::Whole) if format == Format::Arrow => {
+            Some(Compared::Whole) if is_standard_input || follow => {
                 return Err(section.refuse("digest", "has no meaning for a live stream, which comes only once"));
             }
             compared => compared.unwrap_or_default(),
         },
+        follow,
+        on_gap: on_gap.unwrap_or_default(),
         synthetic: None,
+        kafka: None,
     })
+}
+
+/// One file of lines or tokens, which is not compressed, can be followed.
+fn check_followed(section: Section<'_>, files: &[String], format: Format) -> Result<()> {
+    let why = match files {
+        [file] if file == STANDARD_INPUT => "standard input goes on for as long as it is open, without being followed",
+        [file] if file.contains(['*', '?', '[']) => "follows one file, not a pattern",
+        [file] if file.contains("://") => "follows a file of this machine",
+        [file] if file.to_ascii_lowercase().ends_with(".zst") => "follows files that are not compressed",
+        [_] if !matches!(format, Format::Jsonl | Format::Tokens) => "follows JSON lines (.jsonl) or flat tokens (.bin)",
+        [_] => return Ok(()),
+        _ => "follows one file",
+    };
+    Err(section.refuse("follow", why))
 }
 
 fn format_of_all(section: Section<'_>, files: &[String]) -> Result<Format> {

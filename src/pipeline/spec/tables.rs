@@ -19,6 +19,7 @@ pub(crate) const ALL: [&Table; 15] = [
     &ROOT,
     &SOURCE,
     &SYNTHETIC,
+    &KAFKA,
     &DECODE,
     &BATCH,
     &CIRCUIT,
@@ -40,7 +41,7 @@ const FORMAT: Key = key(
     Derived("by the ending of the files"),
     "What the files are",
 );
-const COLUMN_ABOUT: &str = "The one column to read; the field of a JSON line that holds the text";
+const COLUMN_ABOUT: &str = "The one column to read: a text, an image, a list of numbers";
 const DIGEST_ABOUT: &str = "What of a file a resumed run is held to: size, first and last 64 KiB, or every byte";
 const FIELD_ABOUT: &str = "The former name of `column` for JSON lines";
 const COLUMNS_ABOUT: &str = "The columns to read, one per variable; a name that ends in `*` is a prefix";
@@ -59,21 +60,39 @@ pub(super) const ROOT: Table = Table {
 
 pub(super) const SOURCE: Table = Table {
     path: "source",
-    about: "Where rows come from: `files`, or `[source.synthetic]`.",
+    about: "Where rows come from: `files`, `[source.synthetic]` or `[source.kafka]`.",
     owners: source::formats_with,
     keys: &[
         key("files", Texts, Required, FILES_ABOUT),
         FORMAT,
-        key("column", Text, Derived("what can only be meant; `\"text\"` for JSON lines"), COLUMN_ABOUT),
+        key("column", Text, Means("what can only be meant; of JSON lines `text`, if that is a text"), COLUMN_ABOUT),
         key("columns", Texts, Means("what can only be meant"), COLUMNS_ABOUT),
         key("field", Text, Means("`column`"), FIELD_ABOUT),
         key("tokens", Word(&["u16", "u32"]), Default, "How wide a token is in a flat token file"),
         key("digest", Word(&["ends", "whole"]), Value("\"ends\""), DIGEST_ABOUT),
         key(
+            "follow",
+            Truth,
+            Value("false"),
+            "Reads one `.jsonl` or `.bin` file as it is written, without an end, also when it is rotated",
+        ),
+        key(
+            "on_gap",
+            Word(&["fail", "skip"]),
+            Means("`\"fail\"`"),
+            "What happens where bytes that come next are gone: an error, or a note",
+        ),
+        key(
             "synthetic",
             Other("a section, `[source.synthetic]`"),
             Means("files are read"),
             "Rows from a random model, instead of files",
+        ),
+        key(
+            "kafka",
+            Other("a section, `[source.kafka]`"),
+            Means("files are read"),
+            "Messages of a topic, instead of files (feature `kafka`)",
         ),
     ],
 };
@@ -96,6 +115,60 @@ pub(super) const SYNTHETIC: Table = Table {
             "The row from which on all rows come from a second distribution; before, ever more of them",
         ),
         key("changes", Counts(None), Means("no change"), "Rows from which on all rows come from another distribution"),
+    ],
+};
+
+pub(super) const KAFKA: Table = Table {
+    path: "source.kafka",
+    about: "Messages of a topic of Apache Kafka. `column`, `columns` (JSON, Arrow) and `tokens` (ids) stand in \
+            `[source]`.",
+    owners: for_all,
+    keys: &[
+        key("brokers", Texts, Required, "Addresses, `host:port`; `${NAME}` is replaced by the environment"),
+        key("topic", Text, Required, "The topic"),
+        key(
+            "partitions",
+            Other("list of numbers of partitions"),
+            Means("all, and those that appear later, from their beginning"),
+            "The partitions to read",
+        ),
+        key(
+            "start",
+            Other("`\"earliest\"`, `\"latest\"`, or a time (RFC 3339)"),
+            Default,
+            "Where a run begins that has no checkpoint",
+        ),
+        key(
+            "value",
+            Word(&["json", "text", "ids", "arrow"]),
+            Default,
+            "What a message holds: columns or a list, a text, little-endian ids, an Arrow IPC stream",
+        ),
+        key(
+            "order",
+            Word(&["arrival", "round-robin"]),
+            Default,
+            "How partitions are merged; `round-robin` waits for the slowest, and is the same in every run",
+        ),
+        key(
+            "on_gap",
+            Word(&["fail", "skip"]),
+            Default,
+            "What happens where the broker has deleted what comes next: an error, or a warning",
+        ),
+        key(
+            "group",
+            Text,
+            Means("nothing is committed"),
+            "The group that offsets of checkpoints are committed for, to show lag; they are never read",
+        ),
+        key("timeout", Number("positive"), Default, "Seconds that brokers have to answer when the topic is opened"),
+        key(
+            "options",
+            Other("table of texts, numbers and truths"),
+            Means("none"),
+            "Options of librdkafka, such as `\"security.protocol\"`; a secret must be `\"${NAME}\"`",
+        ),
     ],
 };
 
