@@ -107,6 +107,8 @@ pub enum BatcherInput {
     Decoded(Decoded),
     /// A stretch of the current window that cannot be read at all.
     Damaged(BadRecord),
+    /// The window that was begun before a resume does not come again.
+    Lost,
     /// The current window is complete; what comes next in a live source is at this position.
     WindowEnd(Option<Position>),
     /// The epoch is complete; its last window ended before.
@@ -222,6 +224,10 @@ impl Batcher {
             }
             BatcherInput::WindowStart(position) => {
                 self.place.position = Some(position);
+                Ok(())
+            }
+            BatcherInput::Lost => {
+                (self.skip, self.place.row) = (0, 0);
                 Ok(())
             }
             BatcherInput::WindowEnd(next) => {

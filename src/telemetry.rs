@@ -86,13 +86,20 @@ pub const CURSOR_WINDOW: &str = "anemone_cursor_window";
 /// Rows of the current window that were delivered.
 pub const CURSOR_ROW: &str = "anemone_cursor_row";
 
+/// Files of a watched folder that were learned from, or left out as bad.
+pub const FILES_TAKEN: &str = "anemone_files_taken_total";
+/// Files of a watched folder that are there and were not taken yet.
+pub const FILES_WAITING: &str = "anemone_files_waiting";
+/// How long the oldest of these has been there.
+pub const OLDEST_WAITING: &str = "anemone_oldest_waiting_file_seconds";
+
 /// Label of [`STAGE_WAIT`]: which stage.
 pub const STAGE: &str = "stage";
 /// Label of [`STAGE_WAIT`]: `input` or `output`.
 pub const SIDE: &str = "side";
 
 /// All metrics, with the question that each answers.
-pub const METRICS: [Metric; 22] = [
+pub const METRICS: [Metric; 25] = [
     counter(ROWS, Unit::Count, "rows learned from"),
     counter(BATCHES, Unit::Count, "batches learned from"),
     counter(UPDATES, Unit::Count, "updates of the parameters"),
@@ -140,6 +147,13 @@ pub const METRICS: [Metric; 22] = [
     gauge(EPOCH, Unit::Count, "epochs that are over"),
     gauge(CURSOR_WINDOW, Unit::Count, "windows of the current epoch that are over: how far is it?"),
     gauge(CURSOR_ROW, Unit::Count, "rows of the current window that were delivered: how far is it?"),
+    counter(FILES_TAKEN, Unit::Count, "files of a watched folder that were taken, with bad ones"),
+    gauge(FILES_WAITING, Unit::Count, "files of a watched folder that are not taken yet: does learning keep up?"),
+    gauge(
+        OLDEST_WAITING,
+        Unit::Seconds,
+        "how long the oldest of these has been there: is a file never whole, or is learning behind?",
+    ),
 ];
 
 const fn counter(name: &'static str, unit: Unit, meaning: &'static str) -> Metric {

@@ -49,7 +49,9 @@ pub mod synthetic;
 mod testing;
 #[doc(hidden)]
 pub mod token_width;
+pub mod token_ranges;
 pub mod tokens;
+pub mod watch;
 #[doc(hidden)]
 pub mod zstd_frames;
 
@@ -184,10 +186,25 @@ pub enum Arrived {
     Damaged(Error),
     /// The current window is complete. Opened at this position, the source delivers what comes after it.
     WindowEnd(Position),
+    /// The window that the source was opened at does not come again, and was told to go on without it ([`OnGap::Skip`]).
+    /// Comes before the first window.
+    Lost,
     /// Nothing has arrived for a moment.
     Quiet,
     /// Something that a user should know: a file that was rotated, a connection that was lost.
     Note(String),
+}
+
+/// What to do where records that come next are not there any more: a file that vanished in the midst of being read,
+/// messages that a broker has deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnGap {
+    /// Stop with an error that says what is lost.
+    #[default]
+    Fail,
+    /// Say what is lost, and go on with what there is.
+    Skip,
 }
 
 /// Some records that were read together.

@@ -1,5 +1,7 @@
 //! `[source]` and `[validate]`: which files, or which made-up data.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -8,6 +10,7 @@ use super::section::Section;
 use super::tables;
 use crate::error::{Error, Result};
 use crate::pipeline::suggest::list;
+use crate::source::OnGap;
 use crate::source::synthetic::SyntheticSpec;
 use crate::source::token_width::TokenWidth;
 
@@ -30,6 +33,15 @@ pub struct SourceSpec {
     /// How wide a token is in a flat token file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenWidth>,
+    /// Whether files are learned from as they appear, without an end.
+    #[serde(skip_serializing_if = "is_false")]
+    pub watch: bool,
+    /// How many seconds a file of a watched folder must stay the same to count as whole; `None` is the usual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settle: Option<f64>,
+    /// What to do about records of a live source that are not there any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_gap: Option<OnGap>,
     /// What of the files a resumed run is held to.
     #[serde(skip_serializing_if = "Compared::is_default")]
     pub digest: Compared,
@@ -41,12 +53,18 @@ pub struct SourceSpec {
 impl SourceSpec {
     /// Returns true if rows arrive while they are learned from.
     pub fn is_live(&self) -> bool {
-        self.files == [STANDARD_INPUT]
+        self.files == [STANDARD_INPUT] || self.watch
     }
 
-    /// Returns true if a live source promises the same order of rows in every run.
+    /// Returns true if a live source promises the same order of rows in every run. A watched folder does, for files that
+    /// appear in the order of their names.
     pub fn has_fixed_order(&self) -> bool {
-        false
+        self.watch
+    }
+
+    /// How long a file of a watched folder must stay the same to count as whole.
+    pub fn settle(&self) -> Duration {
+        self.settle.map_or(SETTLE, Duration::from_secs_f64)
     }
 
     /// Returns true if no end of the rows is known: they arrive, or are made, for as long as one likes.
@@ -54,6 +72,14 @@ impl SourceSpec {
         self.is_live() || self.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none())
     }
 }
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(truth: &bool) -> bool {
+    !truth
+}
+
+/// How long a file must stay the same to count as whole, where nothing is said.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// What held-out likelihood is measured on, and how often.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -130,6 +156,9 @@ const ENDINGS: [(&str, Format); 6] = [
     (".jsonl.zst", Format::Jsonl),
     (".npy", Format::Npy),
 ];
+
+/// What to do about gaps, by its name in files.
+const ON_GAP: [(&str, OnGap); 2] = [("fail", OnGap::Fail), ("skip", OnGap::Skip)];
 
 /// Standard input, where a file is expected.
 pub const STANDARD_INPUT: &str = "-";
@@ -240,6 +269,13 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         };
         return Err(section.refuse(key, format!("has no meaning for {} files, whose format {known}", format.name())));
     }
+    let watch = section.truth("watch", false)?;
+    if watch && format == Format::Arrow {
+        return Err(section.refuse("watch", "has no meaning for standard input, which is live anyway"));
+    }
+    if let Some(key) = ["settle", "on_gap"].into_iter().find(|key| !watch && section.has(key)) {
+        return Err(section.refuse(key, "has a meaning only for files that are watched: say watch = true"));
+    }
     let (mut column, columns) = (section.text("column")?, section.texts("columns")?.unwrap_or_default());
     if let Some(former) = section.text(FORMER_COLUMN)? {
         if column.is_some() {
@@ -264,9 +300,15 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
             _ => columns,
         },
         tokens: tokens.or((format == Format::Tokens).then_some(TokenWidth::U16)),
+        watch,
+        settle: section.number("settle", |s| (0.0..=86_400.0).contains(&s), "in [0, 86400]")?.or(watch.then(|| SETTLE.as_secs_f64())),
+        on_gap: section.choice("on_gap", &ON_GAP)?.or(watch.then(OnGap::default)),
         digest: match section.choice("digest", &[("ends", Compared::Ends), ("whole", Compared::Whole)])? {
             Some(Compared::Whole) if format == Format::Arrow => {
                 return Err(section.refuse("digest", "has no meaning for a live stream, which comes only once"));
+            }
+            Some(Compared::Whole) if watch => {
+                return Err(section.refuse("digest", "has no meaning for a watched folder, whose files are not known yet"));
             }
             compared => compared.unwrap_or_default(),
         },

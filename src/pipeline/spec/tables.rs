@@ -67,6 +67,19 @@ pub(super) const SOURCE: Table = Table {
         key("field", Text, Means("`column`"), FIELD_ABOUT),
         key("tokens", Word(&["u16", "u32"]), Default, "How wide a token is in a flat token file"),
         key("digest", Word(&["ends", "whole"]), Value("\"ends\""), DIGEST_ABOUT),
+        key("watch", Truth, Value("false"), "Learns from files as they appear, by name, each once it is whole; has no end"),
+        key(
+            "settle",
+            Number("in [0, 86400]"),
+            Derived("`2.0` where files are watched"),
+            "Seconds for which a watched file must stay the same to be whole; one that is moved there is whole at once",
+        ),
+        key(
+            "on_gap",
+            Word(&["fail", "skip"]),
+            Derived("`\"fail\"` for live sources"),
+            "What to do where what comes next is gone: a watched file that vanished or changed while it was read",
+        ),
         key(
             "synthetic",
             Other("a section, `[source.synthetic]`"),
