@@ -267,19 +267,23 @@ mod tests {
 
     const LIMITS: ReadLimits = ReadLimits { piece_bytes: 1 << 20, part_bytes: 1 << 20, record_bytes: 1 << 18 };
 
-    fn next_piece(stream: &ArrowStream) -> Result<Option<Piece>> {
+    fn reader(stream: ArrowStream) -> Box<dyn LiveReader> {
+        Arc::new(stream).open(None).unwrap()
+    }
+
+    fn next_piece(reader: &mut dyn LiveReader) -> Result<Option<Piece>> {
         loop {
-            match stream.next(&LIMITS)? {
-                Some(Arrived::MessageEnd) => {}
+            match reader.next(&LIMITS)? {
                 Some(Arrived::Piece(piece)) => return Ok(Some(piece)),
+                Some(_) => {}
                 None => return Ok(None),
             }
         }
     }
 
     fn pieces(bytes: &[u8]) -> Result<Vec<Piece>> {
-        let stream = open(bytes, &Columns::Auto)?;
-        std::iter::from_fn(|| next_piece(&stream).transpose()).collect()
+        let mut reader = reader(open(bytes, &Columns::Auto)?);
+        std::iter::from_fn(|| next_piece(&mut *reader).transpose()).collect()
     }
 
     #[test]
@@ -310,9 +314,12 @@ mod tests {
         let bytes = writer.into_inner().unwrap();
         let stream = open(&bytes, &Columns::One("words".into())).unwrap();
         assert_eq!(stream.kind(), RecordKind::Text);
-        let Records::Blobs(blobs) = next_piece(&stream).unwrap().unwrap().records else { panic!("texts are blobs") };
+        let mut reader = reader(stream);
+        let Records::Blobs(blobs) = next_piece(&mut *reader).unwrap().unwrap().records else {
+            panic!("texts are blobs")
+        };
         assert_eq!([0, 1, 2].map(|record| blobs.get(record)), [&b"anemone"[..], b"coral", b"anemone"]);
-        assert_eq!(next_piece(&stream).unwrap(), None);
+        assert_eq!(next_piece(&mut *reader).unwrap(), None);
         let error = open(&bytes, &Columns::One("word".into())).unwrap_err();
         assert!(error.to_string().starts_with("standard input: no column `word`"), "{error}");
     }
@@ -364,11 +371,12 @@ mod tests {
             }
         }
         let (bytes, ends) = numbers(&[vec![1, 2, 3]]);
-        let reader = Cursor::new(bytes[..ends[0] + 30].to_vec()).chain(Fails);
-        let stream = ArrowStream::new("standard input", Box::new(reader), &Columns::Auto, &LIMITS).unwrap();
-        let error = next_piece(&stream).unwrap_err();
+        let bytes = Cursor::new(bytes[..ends[0] + 30].to_vec()).chain(Fails);
+        let stream = ArrowStream::new("standard input", Box::new(bytes), &Columns::Auto, &LIMITS).unwrap();
+        let mut reader = reader(stream);
+        let error = next_piece(&mut *reader).unwrap_err();
         assert!(error.kind() == ErrorKind::Io && error.to_string().contains("the pipe broke"), "{error}");
-        assert_eq!(next_piece(&stream).unwrap(), None);
+        assert_eq!(next_piece(&mut *reader).unwrap(), None);
         assert_eq!(ArrowStream::new("x", Box::new(Fails), &Columns::Auto, &LIMITS).unwrap_err().kind(), ErrorKind::Io);
     }
 
@@ -406,18 +414,21 @@ mod tests {
         for codec in CODECS {
             let bytes = compressed(&[vec![3; 100_000], vec![4; 3]], codec);
             assert!(bytes.len() < 10_000, "{}", bytes.len());
-            let stream = open(&bytes, &Columns::Auto).unwrap();
-            let (mut rows, mut message_ends) = (0, Vec::new());
-            while let Some(arrived) = stream.next(&LIMITS).unwrap() {
+            let mut reader = reader(open(&bytes, &Columns::Auto).unwrap());
+            let (mut rows, mut starts, mut ends) = (0, Vec::new(), Vec::new());
+            while let Some(arrived) = reader.next(&LIMITS).unwrap() {
                 match arrived {
-                    Arrived::MessageEnd => message_ends.push(rows),
+                    Arrived::WindowStart(position) => starts.push(position),
+                    Arrived::WindowEnd(position) => ends.push(position),
                     Arrived::Piece(piece) => {
                         assert_eq!(piece.positions, Positions::Rows { first: rows });
                         rows += piece.num_records() as u64;
                     }
+                    other => panic!("{other:?}"),
                 }
             }
-            assert_eq!(message_ends, [100_000, 100_003]);
+            assert_eq!(starts, [0, 100_000].map(|rows| rows_so_far(rows).unwrap()));
+            assert_eq!(ends, [100_000, 100_003].map(|rows| rows_so_far(rows).unwrap()));
         }
     }
 

@@ -24,6 +24,7 @@ mod arrow_values;
 mod binding;
 #[cfg(target_os = "linux")]
 mod bus_error;
+mod changes;
 #[cfg(feature = "cloud")]
 mod cloud;
 pub mod columns;
@@ -32,6 +33,8 @@ mod concatenated;
 #[cfg(feature = "parquet")]
 mod cuts;
 mod glob;
+pub mod json_records;
+mod json_shape;
 pub mod jsonl;
 mod limits;
 mod mapped;

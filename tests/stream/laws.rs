@@ -49,7 +49,7 @@ proptest! {
     ) {
         let total: usize = sizes.iter().sum();
         prop_assume!(total > 0);
-        let batch = BatchSpec { rows, shuffle, seed, window_bytes, drop_last: false };
+        let batch = BatchSpec { rows, shuffle, seed, window_bytes, ..BatchSpec::default() };
         let source = MadeBlocks::numbered(&sizes, piece_records);
         let seen = all(&source, &MadeDecoder::shared(Kind::Number, false), &batch, &options(2, 2));
         let epochs = epochs(&seen);
@@ -111,7 +111,7 @@ proptest! {
         // Something must be left of an epoch whose short last batch is dropped.
         let fewest = if drop_last { rows } else { 1 };
         prop_assume!(if text { total * 4 / 5 } else { total } >= fewest);
-        let batch = BatchSpec { rows, shuffle, drop_last, window_bytes: 60, seed: 3 };
+        let batch = BatchSpec { rows, shuffle, drop_last, window_bytes: 60, seed: 3, ..BatchSpec::default() };
         let (kind, options) = (if text { Kind::Bytes(5) } else { Kind::Number }, options(2, 2));
         let source = MadeBlocks::numbered(&sizes, 3);
         let whole = all(&source, &MadeDecoder::shared(kind, false), &batch, &options);

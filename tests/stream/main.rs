@@ -12,6 +12,7 @@ mod bad_records;
 mod debd;
 mod decode;
 mod laws;
+mod live;
 mod made;
 mod memory;
 mod train;

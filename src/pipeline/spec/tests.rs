@@ -492,7 +492,8 @@ fn learns() -> impl Strategy<Value = LearnSection> {
                 _ => OptimizerSpec::Adam(AdamSpec { rate: step, beta1: momentum, average, ..AdamSpec::default() }),
             };
             let some = epochs.is_some() || batches.is_some() || seconds.is_some();
-            LearnSection { optimizer, epochs: if some { epochs } else { Some(1) }, batches, seconds }
+            let epochs = if some { epochs } else { Some(1) };
+            LearnSection { optimizer, epochs, window_rows: None, batches, rows: None, seconds }
         },
     )
 }
@@ -508,9 +509,12 @@ fn stages() -> impl Strategy<Value = (BatchSpec, CheckpointSpec, StreamOptions)>
                 seed: n as u64,
                 drop_last: !truth,
                 window_bytes: bytes.next_multiple_of(1 << 10),
+                ..BatchSpec::default()
             };
+            let every_rows = some.filter(|_| truth);
             let every_seconds = seconds.or(some.is_none().then_some(300.0));
-            let checkpoint = CheckpointSpec { every_batches: some, every_seconds, keep: n, keep_best: truth };
+            let checkpoint =
+                CheckpointSpec { every_batches: some, every_rows, every_seconds, keep: n, keep_best: truth };
             let workers = some.map(|n| n as usize);
             let bad = BadPolicy { on_bad, max_bad: bytes, max_bad_fraction: part };
             let pipeline =
@@ -539,7 +543,15 @@ proptest! {
         };
         let held_out = if source.synthetic.is_some() { SourceSpec::default() } else { source.clone() };
         let validate = every.map(|n| {
-            ValidateSpec { source: held_out, every_epochs: Some(n), every_batches: every, rows: every }
+            let every_seconds = every.map(|n| n as f64 / 8.0);
+            ValidateSpec {
+                source: held_out,
+                every_epochs: Some(n),
+                every_batches: every,
+                every_rows: every,
+                every_seconds,
+                rows: every,
+            }
         });
         let spec = PipelineSpec { name, source, decode, batch, circuit, learn, validate, checkpoint, pipeline };
         let text = spec.to_toml().unwrap();
