@@ -107,8 +107,8 @@ pub enum BatcherInput {
     Decoded(Decoded),
     /// A stretch of the current window that cannot be read at all.
     Damaged(BadRecord),
-    /// The window that was begun before a resume does not come again.
-    Lost,
+    /// The rest of the window that was begun before a resume does not come again; what comes next is at this position.
+    WindowLost(Position),
     /// The current window is complete; what comes next in a live source is at this position.
     WindowEnd(Option<Position>),
     /// The epoch is complete; its last window ended before.
@@ -226,8 +226,9 @@ impl Batcher {
                 self.place.position = Some(position);
                 Ok(())
             }
-            BatcherInput::Lost => {
+            BatcherInput::WindowLost(next) => {
                 (self.skip, self.place.row) = (0, 0);
+                self.place.position = Some(next);
                 Ok(())
             }
             BatcherInput::WindowEnd(next) => {

@@ -84,7 +84,7 @@ impl HeldOut {
         let held_out =
             spec.validate.as_ref().map(|validate| &validate.source).filter(|source| !source.files.is_empty());
         let format = files.first().and_then(|file| Format::of(file));
-        let model = held_out.unwrap_or(&spec.source).clone();
+        let model = held_out.unwrap_or(&spec.source).at_rest();
         let source = SourceSpec { files: files.to_vec(), format: format.or(model.format), synthetic: None, ..model };
         Self::open_source(&source, spec, like).await
     }

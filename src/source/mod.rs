@@ -189,9 +189,9 @@ pub enum Arrived {
     Damaged(Error),
     /// The current window is complete. Opened at this position, the source delivers what comes after it.
     WindowEnd(Position),
-    /// The window that the source was opened at does not come again, and was told to go on without it ([`OnGap::Skip`]).
-    /// Comes before the first window.
-    Lost,
+    /// The rest of the window that the source was opened at does not come again ([`OnGap::Skip`]); what comes next is at
+    /// this position. Comes before the first window.
+    WindowLost(Position),
     /// Nothing has arrived for a moment.
     Quiet,
     /// Something that a user should know: a file that was rotated, a connection that was lost.

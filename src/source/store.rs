@@ -295,6 +295,7 @@ pub async fn resolve(patterns: &[String]) -> Result<Vec<Shard>> {
 }
 
 /// Where the files of a name, a pattern or an address are looked for.
+#[cfg_attr(not(feature = "cloud"), allow(dead_code))] // then nothing is in a store
 pub(super) enum Located {
     /// On this machine: a path or a pattern.
     Here(String),

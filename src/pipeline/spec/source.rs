@@ -62,6 +62,11 @@ impl SourceSpec {
         self.watch
     }
 
+    /// The same files as they are now, without waiting for others.
+    pub fn at_rest(&self) -> Self {
+        Self { watch: false, settle: None, on_gap: None, ..self.clone() }
+    }
+
     /// How long a file of a watched folder must stay the same to count as whole.
     pub fn settle(&self) -> Duration {
         self.settle.map_or(SETTLE, Duration::from_secs_f64)

@@ -69,12 +69,15 @@ impl Places {
         patterns.join(", ")
     }
 
-    /// The folders of this machine that files appear in, where all files of a pattern are in one.
-    pub fn folders(&self) -> Vec<PathBuf> {
+    /// The folders of this machine that files appear in, where all files of a pattern are in one, and what comes before a
+    /// file's own name in what a look calls it.
+    pub fn folders(&self) -> Vec<(PathBuf, String)> {
+        let is_alone = self.places.len() == 1;
         let folder = |place: &Place| match &place.located {
             Located::Here(pattern) => {
                 let (folder, rest) = folder_of(pattern);
-                (!rest.contains('/')).then_some(folder)
+                let called = if is_alone { "" } else { glob::split(pattern).0 };
+                (!rest.contains('/')).then(|| (folder, called.to_string()))
             }
             Located::Stored { .. } => None,
         };
@@ -204,7 +207,7 @@ mod tests {
         assert_eq!((names(&look), look.missing.clone()), (vec!["a.bin", "b.bin"], None));
         assert_eq!(look.files["a.bin"].size(), 2);
         assert!(look.files["a.bin"].modified().is_some());
-        assert_eq!(places.folders(), [PathBuf::from(format!("{}/", root.display()))]);
+        assert_eq!(places.folders(), [(PathBuf::from(format!("{}/", root.display())), String::new())]);
 
         let deep = Places::open(&[format!("{}/**/*.bin", root.display())]).unwrap();
         assert_eq!(names(&run(deep.look()).unwrap()), ["a.bin", "b.bin", "sub/g.bin"]);

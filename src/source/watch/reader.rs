@@ -11,6 +11,7 @@ use super::place::{Current, Mark, Place, Stamp};
 use super::Watched;
 use crate::data::Position;
 use crate::error::{Error, ErrorKind, Result};
+use crate::source::changes::Changes;
 use crate::source::store::Shard;
 use crate::source::{Arrived, IndexedSource, LiveReader, OnGap, Piece, ReadLimits, Source};
 use crate::telemetry;
@@ -49,7 +50,9 @@ pub(super) struct WatchReader {
     gone: HashSet<String>,
     /// When it was last looked, and how long that took.
     looked: Option<(Instant, Duration)>,
-    /// Returns true if something has happened in a folder since the last look.
+    /// Says when something happens in a folder of this machine, with what files there are called before their own name.
+    changes: Vec<(String, Changes)>,
+    /// Whether something has happened there since the last look.
     has_changed: bool,
     /// What was last said about places that cannot be looked at.
     trouble: Option<String>,
@@ -67,9 +70,11 @@ impl WatchReader {
             ready: VecDeque::new(),
             gone: HashSet::new(),
             looked: None,
+            changes: Vec::new(),
             has_changed: false,
             trouble: None,
         };
+        reader.watch_folders(); // before the first look: nothing happens unseen
         reader.go_on()?;
         Ok(reader)
     }
@@ -109,7 +114,7 @@ impl WatchReader {
             self.place.taken.add(name, mark); // what it is now is not learned from: this note is the one about it
         }
         self.ready.push_back(Arrived::Note(format!("{text}: the rest is skipped, as source.on_gap says")));
-        self.ready.push_back(Arrived::Lost);
+        self.ready.push_back(Arrived::WindowLost(self.place.position()?));
         Ok(())
     }
 
@@ -240,8 +245,34 @@ impl WatchReader {
 
     /// Waits for changes. Always false, for whoever asked for a file.
     fn wait(&mut self, time: Duration) -> bool {
-        std::thread::sleep(time.max(Duration::from_millis(10)));
+        let time = time.max(Duration::from_millis(10));
+        match &mut self.changes[..] {
+            // What has happened is known already; when it is looked at is a matter of time.
+            _ if self.has_changed => std::thread::sleep(time.min(LOOK_PAUSE)),
+            [] => std::thread::sleep(time),
+            [(_, changes)] => self.has_changed = changes.wait(time),
+            several => {
+                self.has_changed = several.iter_mut().any(|(_, changes)| changes.wait(Duration::ZERO));
+                if !self.has_changed {
+                    std::thread::sleep(time);
+                }
+            }
+        }
         false
+    }
+
+    /// Watches the folders anew: one that is back is another.
+    fn watch_folders(&mut self) {
+        let folders = self.watched.places.folders();
+        self.changes = folders.into_iter().map(|(folder, called)| (called, Changes::watch(&folder))).collect();
+    }
+
+    /// Names of files that were moved to where they are since the last look, by what `places` calls them.
+    fn moved(&self) -> HashSet<String> {
+        let named = |(folder, changes): &(String, Changes)| {
+            changes.take_moved().into_iter().map(|name| format!("{folder}{name}")).collect::<Vec<_>>()
+        };
+        self.changes.iter().flat_map(named).collect()
     }
 
     /// Returns true if something may have changed since the last look: something did, a file may be whole by now, or
@@ -269,6 +300,7 @@ impl WatchReader {
             });
             self.ready.push_back(Arrived::Note(note));
             self.trouble = trouble;
+            self.watch_folders();
         }
         if self.trouble.is_none() {
             self.notice_replaced()?;
@@ -283,10 +315,11 @@ impl WatchReader {
     fn look(&mut self) -> Result<Option<String>> {
         let begun = Instant::now();
         self.has_changed = false; // what happens from now on may not be seen
+        let moved = self.moved();
         let looked = self.watched.runtime.block_on(self.watched.places.look());
         self.looked = Some((Instant::now(), begun.elapsed()));
         let look = looked?;
-        self.arrivals.see(look.files, &HashSet::new(), begun, SystemTime::now());
+        self.arrivals.see(look.files, &moved, begun, SystemTime::now());
         let arrivals = &self.arrivals;
         self.gone.extend(self.place.taken.names().filter(|name| !arrivals.has(name)).cloned());
         Ok(look.missing)
