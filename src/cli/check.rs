@@ -19,9 +19,9 @@ use crate::circuit::{Circuit, Params};
 use crate::error::Result;
 use crate::pipeline::model::{MemoryEstimate, estimate};
 use crate::pipeline::observer::{Event, Observer, Start};
+use crate::pipeline::open::first_watched;
 use crate::pipeline::prepare::{Given, Inputs};
 use crate::pipeline::run::check_end;
-use crate::pipeline::open::first_watched;
 use crate::pipeline::spec::{PipelineSpec, SourceSpec, show_size};
 use crate::source::Source;
 

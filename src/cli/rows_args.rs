@@ -93,7 +93,15 @@ impl RowsArgs {
     fn read_instead(&self, document: &mut Document) -> Result<()> {
         let old = PipelineSpec::from_document(document)?.source.format;
         let new = self.data.first().and_then(|file| Format::of(file));
-        for path in ["source.files", "source.format", "source.synthetic", "source.watch", "source.settle", "source.on_gap", "validate"] {
+        for path in [
+            "source.files",
+            "source.format",
+            "source.synthetic",
+            "source.watch",
+            "source.settle",
+            "source.on_gap",
+            "validate",
+        ] {
             document.remove(path);
         }
         if old != new {

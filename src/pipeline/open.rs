@@ -178,18 +178,18 @@ struct FileFormat {
 
 impl FileFormat {
     fn new(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&Reading>) -> Result<Self> {
-    let columns = match (&spec.column, &spec.columns[..], like) {
-        (Some(name), ..) => Columns::One(name.clone()),
-        (None, [], None) => match decode.kind {
-            None => Columns::Auto,
-            Some(DecodeKind::Text) => Columns::Only(Wanted::Text),
-            Some(DecodeKind::Image) => Columns::Only(Wanted::Images),
-            Some(DecodeKind::Rows) => Columns::Only(Wanted::Rows),
-            Some(DecodeKind::Tokens) => Columns::Only(Wanted::Lists),
-        },
-        (None, [], Some(like)) => like.columns(),
-        (None, names, _) => Columns::Many(names.to_vec()),
-    };
+        let columns = match (&spec.column, &spec.columns[..], like) {
+            (Some(name), ..) => Columns::One(name.clone()),
+            (None, [], None) => match decode.kind {
+                None => Columns::Auto,
+                Some(DecodeKind::Text) => Columns::Only(Wanted::Text),
+                Some(DecodeKind::Image) => Columns::Only(Wanted::Images),
+                Some(DecodeKind::Rows) => Columns::Only(Wanted::Rows),
+                Some(DecodeKind::Tokens) => Columns::Only(Wanted::Lists),
+            },
+            (None, [], Some(like)) => like.columns(),
+            (None, names, _) => Columns::Many(names.to_vec()),
+        };
         let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
         #[cfg(not(feature = "parquet"))]
         match format {
@@ -321,10 +321,12 @@ async fn open_watched(
     if let Some(reading) = &reading {
         format.columns = reading.columns();
     }
-    let how = format!("{:?} {} {:?} {} {:?}", spec.files, format.format.name(), format.columns, format.field, format.width);
+    let how =
+        format!("{:?} {} {:?} {} {:?}", spec.files, format.format.name(), format.columns, format.field, format.width);
     let has_reals = has_reals(&first, &hint)?;
     let options = WatchOptions { settle: spec.settle(), on_gap: spec.on_gap.unwrap_or_default() };
-    let watched = Watched::new(&patterns, options, Arc::new(WatchedFiles { format, like: hint.clone(), has_reals }), &how)?;
+    let watched =
+        Watched::new(&patterns, options, Arc::new(WatchedFiles { format, like: hint.clone(), has_reals }), &how)?;
     Ok((Source::Live(Arc::new(watched)), first, (hint, reading)))
 }
 

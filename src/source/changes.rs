@@ -60,8 +60,8 @@ mod linux {
     use std::collections::HashSet;
     use std::io::ErrorKind;
     use std::path::Path;
-    use std::sync::{Arc, Mutex, PoisonError};
     use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+    use std::sync::{Arc, Mutex, PoisonError};
     use std::time::Duration;
 
     use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
@@ -160,7 +160,9 @@ mod linux {
 
     /// A file that is written to under its name is not whole any more for having been moved there.
     fn note_moved(mask: EventMask, name: Option<&std::ffi::OsStr>, moved: &mut HashSet<String>) {
-        let Some(name) = name.and_then(|name| name.to_str()).filter(|_| !mask.contains(EventMask::ISDIR)) else { return };
+        let Some(name) = name.and_then(|name| name.to_str()).filter(|_| !mask.contains(EventMask::ISDIR)) else {
+            return;
+        };
         if mask.contains(EventMask::MOVED_TO) && moved.len() < MOST_MOVED {
             moved.insert(name.to_string());
         } else if mask.intersects(EventMask::MODIFY | EventMask::CREATE) {

@@ -50,9 +50,9 @@ pub mod store;
 pub mod synthetic;
 #[cfg(test)]
 mod testing;
+pub mod token_ranges;
 #[doc(hidden)]
 pub mod token_width;
-pub mod token_ranges;
 pub mod tokens;
 pub mod watch;
 #[doc(hidden)]

@@ -29,7 +29,7 @@ use tokio::runtime::Handle;
 
 pub use self::first::FirstFiles;
 use self::places::Places;
-use self::reader::WatchReader;
+use self::reader::{Pace, WatchReader};
 use super::store::Shard;
 use super::{BoxFuture, LiveReader, LiveSource, Manifest, OnGap, Source};
 use crate::data::Position;
@@ -59,6 +59,7 @@ pub struct Watched {
     manifest: Manifest,
     /// Files are read here; whoever reads them waits on a thread of its own.
     runtime: Handle,
+    pace: Pace,
 }
 
 impl Watched {
@@ -69,10 +70,11 @@ impl Watched {
     }
 
     fn of(places: Places, options: WatchOptions, files: Arc<dyn OpenFile>, how: &str) -> Result<Self> {
-        let runtime = Handle::try_current()
-            .map_err(|_| Error::unsupported("a folder must be watched inside a tokio runtime, which reads its files"))?;
+        let runtime = Handle::try_current().map_err(|_| {
+            Error::unsupported("a folder must be watched inside a tokio runtime, which reads its files")
+        })?;
         let manifest = Manifest::new("watched files", Vec::new(), how);
-        Ok(Self { places, options, files, manifest, runtime })
+        Ok(Self { places, options, files, manifest, runtime, pace: Pace::default() })
     }
 }
 

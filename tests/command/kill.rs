@@ -82,7 +82,7 @@ fn finish(child: Child, what: &str) {
     assert!(output.status.success(), "{what}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn last_checkpoint(out: &Path) -> PathBuf {
+pub(crate) fn last_checkpoint(out: &Path) -> PathBuf {
     let mut steps: Vec<PathBuf> =
         std::fs::read_dir(out.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path()).collect();
     steps.retain(|path| path.file_name().unwrap().to_string_lossy().starts_with("step-"));
@@ -91,7 +91,7 @@ fn last_checkpoint(out: &Path) -> PathBuf {
 }
 
 /// What must be the same bits: parameters, optimizer, and place in the stream with all counters that are not times.
-fn outcome(out: &Path) -> (Vec<u8>, Vec<u8>, serde_json::Value) {
+pub(crate) fn outcome(out: &Path) -> (Vec<u8>, Vec<u8>, serde_json::Value) {
     let folder = last_checkpoint(out);
     let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
     let meta: serde_json::Value = serde_json::from_slice(&read("checkpoint.json")).unwrap();

@@ -17,3 +17,4 @@ mod kill;
 mod older_runs;
 mod pipelines;
 mod report;
+mod watch;

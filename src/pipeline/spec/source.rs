@@ -278,6 +278,8 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     if watch && format == Format::Arrow {
         return Err(section.refuse("watch", "has no meaning for standard input, which is live anyway"));
     }
+    let settle = section.number("settle", |s| (0.0..=86_400.0).contains(&s), "in [0, 86400]")?;
+    let on_gap = section.choice("on_gap", &ON_GAP)?;
     if let Some(key) = ["settle", "on_gap"].into_iter().find(|key| !watch && section.has(key)) {
         return Err(section.refuse(key, "has a meaning only for files that are watched: say watch = true"));
     }
@@ -306,14 +308,16 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         },
         tokens: tokens.or((format == Format::Tokens).then_some(TokenWidth::U16)),
         watch,
-        settle: section.number("settle", |s| (0.0..=86_400.0).contains(&s), "in [0, 86400]")?.or(watch.then(|| SETTLE.as_secs_f64())),
-        on_gap: section.choice("on_gap", &ON_GAP)?.or(watch.then(OnGap::default)),
+        settle: settle.or(watch.then(|| SETTLE.as_secs_f64())),
+        on_gap: on_gap.or(watch.then(OnGap::default)),
         digest: match section.choice("digest", &[("ends", Compared::Ends), ("whole", Compared::Whole)])? {
             Some(Compared::Whole) if format == Format::Arrow => {
                 return Err(section.refuse("digest", "has no meaning for a live stream, which comes only once"));
             }
             Some(Compared::Whole) if watch => {
-                return Err(section.refuse("digest", "has no meaning for a watched folder, whose files are not known yet"));
+                return Err(
+                    section.refuse("digest", "has no meaning for a watched folder, whose files are not known yet")
+                );
             }
             compared => compared.unwrap_or_default(),
         },

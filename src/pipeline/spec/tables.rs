@@ -67,7 +67,12 @@ pub(super) const SOURCE: Table = Table {
         key("field", Text, Means("`column`"), FIELD_ABOUT),
         key("tokens", Word(&["u16", "u32"]), Default, "How wide a token is in a flat token file"),
         key("digest", Word(&["ends", "whole"]), Value("\"ends\""), DIGEST_ABOUT),
-        key("watch", Truth, Value("false"), "Learns from files as they appear, by name, each once it is whole; has no end"),
+        key(
+            "watch",
+            Truth,
+            Value("false"),
+            "Learns from files as they appear, by name, each once it is whole; has no end",
+        ),
         key(
             "settle",
             Number("in [0, 86400]"),

@@ -14,8 +14,7 @@ use crate::source::glob;
 use crate::source::store::{Located, Shard, find_many, find_one, is_folder, locate};
 
 /// How programs call files that they have not finished, in small letters.
-const UNFINISHED: [&str; 8] =
-    [".tmp", ".temp", ".part", ".partial", ".crdownload", ".inprogress", ".swp", "~"];
+const UNFINISHED: [&str; 8] = [".tmp", ".temp", ".part", ".partial", ".crdownload", ".inprogress", ".swp", "~"];
 
 /// The places that are watched.
 pub(super) struct Places {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use metrics::{counter, gauge};
 
+use super::Watched;
 use super::arrivals::{Arrivals, Next};
 use super::place::{Current, Mark, Place, Stamp};
-use super::Watched;
 use crate::data::Position;
 use crate::error::{Error, ErrorKind, Result};
 use crate::source::changes::Changes;
@@ -19,17 +19,25 @@ use crate::telemetry;
 /// Rows in a window of a file whose rows are read by number. Part of what a position means: never change it.
 const WINDOW_ROWS: u64 = 1024;
 
-/// How often places are looked at, where nothing says that they have changed.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often it is looked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// Time between two looks, where nothing says that something has changed.
+    pub every: Duration,
+    /// The least time between two looks, though changes come faster.
+    pub pause: Duration,
+    /// How many times as long as a look took the next one waits at least: large folders are looked at less often.
+    pub share: u32,
+    /// How long a reader is silent at most.
+    pub quiet: Duration,
+}
 
-/// The least time between two looks, though changes come faster.
-const LOOK_PAUSE: Duration = Duration::from_millis(50);
-
-/// How many times as long as a look took the next one waits at least: large folders are looked at less often.
-const LOOK_SHARE: u32 = 100;
-
-/// How long a reader is silent at most.
-const QUIET: Duration = Duration::from_millis(200);
+impl Default for Pace {
+    fn default() -> Self {
+        let (pause, quiet) = (Duration::from_millis(50), Duration::from_millis(200));
+        Self { every: Duration::from_secs(1), pause, share: 100, quiet }
+    }
+}
 
 /// The pieces of a block that is being delivered.
 type Pieces = Box<dyn Iterator<Item = Result<Piece>> + Send>;
@@ -132,7 +140,8 @@ impl WatchReader {
                 Ok(())
             }
             Ok(None) => {
-                self.ready.push_back(Arrived::Note(format!("{}: is empty: there is nothing to learn in it", shard.name())));
+                self.ready
+                    .push_back(Arrived::Note(format!("{}: is empty: there is nothing to learn in it", shard.name())));
                 self.end_file();
                 Ok(())
             }
@@ -174,7 +183,10 @@ impl WatchReader {
             return Err(Error::internal("a watched file is open, and none is current"));
         };
         if current.block >= num_blocks(source) {
-            return Err(Error::state(format!("{}: has no block {}: the data has changed", current.name, current.block)));
+            return Err(Error::state(format!(
+                "{}: has no block {}: the data has changed",
+                current.name, current.block
+            )));
         }
         let fetched = fetch(&self.watched, source, current.block, limits);
         let is_same = Self::looks_the_same(shard);
@@ -218,11 +230,12 @@ impl WatchReader {
                 return Ok(true);
             }
         }
+        let quiet = self.watched.pace.quiet;
         let name = match self.arrivals.next(&self.place.taken) {
             Next::File(name) if self.trouble.is_none() => name,
-            Next::File(_) | Next::Nothing => return Ok(self.wait(QUIET)),
+            Next::File(_) | Next::Nothing => return Ok(self.wait(quiet)),
             Next::Settling(until) => {
-                return Ok(self.wait(QUIET.min(until.saturating_duration_since(Instant::now()))));
+                return Ok(self.wait(quiet.min(until.saturating_duration_since(Instant::now()))));
             }
         };
         let Some(shard) = self.arrivals.shard(&name).cloned() else { return Ok(true) };
@@ -245,10 +258,10 @@ impl WatchReader {
 
     /// Waits for changes. Always false, for whoever asked for a file.
     fn wait(&mut self, time: Duration) -> bool {
-        let time = time.max(Duration::from_millis(10));
+        let time = time.max(Duration::from_millis(1));
         match &mut self.changes[..] {
             // What has happened is known already; when it is looked at is a matter of time.
-            _ if self.has_changed => std::thread::sleep(time.min(LOOK_PAUSE)),
+            _ if self.has_changed => std::thread::sleep(time.min(self.watched.pace.pause)),
             [] => std::thread::sleep(time),
             [(_, changes)] => self.has_changed = changes.wait(time),
             several => {
@@ -283,21 +296,22 @@ impl WatchReader {
             Next::Settling(until) => Instant::now() >= until,
             Next::File(_) | Next::Nothing => false,
         };
-        let pause = if is_settled || self.has_changed { LOOK_PAUSE } else { LOOK_EVERY };
-        at.elapsed() >= pause.max(took * LOOK_SHARE)
+        let pace = &self.watched.pace;
+        let pause = if is_settled || self.has_changed { pace.pause } else { pace.every };
+        at.elapsed() >= pause.max(took * pace.share)
     }
 
     /// Looks; where that fails, says so once, and the next look is another try.
     fn look_or_wait_for_it(&mut self) -> Result<()> {
         let trouble = match self.look() {
-            Ok(missing) => missing.map(|folder| format!("{folder}: the watched folder is gone: waiting until it is back")),
+            Ok(missing) => {
+                missing.map(|folder| format!("{folder}: the watched folder is gone: waiting until it is back"))
+            }
             Err(error) if error.kind() == ErrorKind::Option => return Err(error),
             Err(error) => Some(format!("{error}: trying again until it works")),
         };
         if self.trouble != trouble {
-            let note = trouble.clone().unwrap_or_else(|| {
-                format!("{}: is there again", self.watched.places.describe())
-            });
+            let note = trouble.clone().unwrap_or_else(|| format!("{}: is there again", self.watched.places.describe()));
             self.ready.push_back(Arrived::Note(note));
             self.trouble = trouble;
             self.watch_folders();
