@@ -4,12 +4,14 @@
 //! next to nothing while nobody listens; [`install`] makes this process listen, [`Registry::render`] writes what it
 //! heard as Prometheus text, and `serve` (feature `cli`) shows that over HTTP.
 
+mod health;
 mod registry;
 #[cfg(feature = "cli")]
 mod server;
 
 use metrics::Unit;
 
+pub use health::{HEALTH, Health};
 pub use registry::Registry;
 #[cfg(feature = "cli")]
 #[cfg_attr(docsrs, doc(cfg(feature = "cli")))]

@@ -193,6 +193,7 @@ impl Observer for Watch<'_> {
                 self.curve.points.push((seconds, Some(found.log_likelihood.unwrap_or(f64::NEG_INFINITY))));
             }
             Event::Warning(message) => (self.tell)(&format!("warning: {message}")),
+            Event::Note(message) => (self.tell)(&format!("note: {message}")),
             Event::EpochEnd(_) | Event::Structure { .. } | Event::Checkpointed { .. } | Event::Finished(_) => {}
         }
     }

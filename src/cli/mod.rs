@@ -2,7 +2,7 @@
 //!
 //! | exit code | meaning |
 //! |---|---|
-//! | 0 | done; also after SIGINT, SIGTERM or SIGHUP, with a checkpoint written |
+//! | 0 | done; also after SIGINT or SIGTERM, with a checkpoint written |
 //! | 1 | it failed on the way: a disk, memory, a device, a likelihood that is not a number |
 //! | 2 | not understood, or not possible: a flag, a pipeline file, a missing or wrong path, a size beyond any machine |
 //! | 3 | the contents of data, of a model or of a checkpoint are bad: damaged, or out of range |
@@ -32,6 +32,7 @@ mod report;
 mod row_lines;
 mod rows_args;
 mod sample;
+mod service;
 mod sink;
 mod steps;
 mod tokenize;
@@ -46,7 +47,7 @@ use clap::{Parser, Subcommand};
 use crate::error::{Error, Result};
 use crate::pipeline::stop::survive_file_limits;
 
-const EXIT_CODES: &str = "Exit codes: 0 done (also after SIGINT, SIGTERM or SIGHUP, with a checkpoint written), 1 \
+const EXIT_CODES: &str = "Exit codes: 0 done (also after SIGINT or SIGTERM, with a checkpoint written), 1 \
                           failed (disk, memory, device), 2 not understood or not possible (flags, pipeline files, \
                           paths, sizes), 3 bad contents of data, a model or a checkpoint, 4 not resumed, 130 or 143 \
                           after a second signal";

@@ -59,6 +59,9 @@ impl Report {
         if let Event::Warning(message) = event {
             return self.beside_the_bar(|| note(format_args!("warning: {message}")));
         }
+        if let (Event::Note(message), true) = (event, self.style == Style::Text) {
+            return self.beside_the_bar(|| note(format_args!("note: {message}")));
+        }
         if self.style == Style::Quiet {
             return;
         }
@@ -75,7 +78,7 @@ impl Report {
                 self.close();
                 self.say(finished_lines(finished));
             }
-            Event::Checkpointed { .. } | Event::Warning(_) => {}
+            Event::Checkpointed { .. } | Event::Warning(_) | Event::Note(_) => {}
         }
     }
 

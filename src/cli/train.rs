@@ -7,6 +7,7 @@ use clap::Args;
 use super::output::Outcome;
 use super::pipeline_args::PipelineArgs;
 use super::report::{Report, Style};
+use super::service::Service;
 use super::{runtime, words};
 use crate::backend::PlaceSpec;
 use crate::backend::cpu::IsaCap;
@@ -21,10 +22,10 @@ use crate::telemetry;
 
 /// Learn a circuit from a stream of rows, as a pipeline file or a few flags say.
 ///
-/// Writes the resolved pipeline, metrics.jsonl and checkpoints into the run folder. Stop it at any time: SIGINT,
-/// SIGTERM and SIGHUP finish the update, write a checkpoint and exit with 0; after anything else --resume goes on from
-/// the last checkpoint to the same parameters. --out DIR --resume is enough: the pipeline is then the one that the run
-/// wrote into its folder.
+/// Writes the resolved pipeline, metrics.jsonl and checkpoints into the run folder. Stop it at any time: SIGINT and
+/// SIGTERM finish the update, write a checkpoint and exit with 0, and so does a terminal that is closed; after anything
+/// else --resume goes on from the last checkpoint to the same parameters. SIGHUP writes a checkpoint and goes on.
+/// --out DIR --resume is enough: the pipeline is then the one that the run wrote into its folder.
 #[derive(Args, Clone, Debug)]
 pub(super) struct TrainArgs {
     #[command(flatten)]
@@ -176,6 +177,7 @@ pub(super) fn run(args: &TrainArgs) -> Outcome {
     let trained = runtime()?.block_on(async {
         let stop = Stop::new();
         stop.on_signals()?;
+        let _service = Service::begin();
         let server = match address {
             Some(address) => Some(telemetry::serve(address, telemetry::install()?).await?),
             None => None,

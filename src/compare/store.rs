@@ -185,6 +185,7 @@ impl<'a> Recorder<'a> {
             | Event::Structure { .. }
             | Event::Checkpointed { .. }
             | Event::Warning(_)
+            | Event::Note(_)
             | Event::Finished(_) => {}
         }
         Ok(())

@@ -47,6 +47,8 @@ pub enum Event {
     EpochEnd(EpochEnd),
     /// Something a user should know, and that does not stop the run.
     Warning(String),
+    /// Something that happened to the source and is as it should be: a file that was rotated, a connection that is back.
+    Note(String),
     /// The run is over.
     Finished(Finished),
 }
@@ -307,6 +309,7 @@ impl Event {
             Self::Checkpointed { path } => ("checkpointed", json!({ "path": path })),
             Self::EpochEnd(end) => ("epoch_end", json!(end)),
             Self::Warning(message) => ("warning", json!({ "message": message })),
+            Self::Note(message) => ("note", json!({ "message": message })),
             Self::Finished(finished) => ("finished", json!(finished)),
         };
         let mut object = json!({ "event": name });

@@ -27,6 +27,8 @@ use crate::error::{Error, ErrorKind, Result};
 #[cfg(feature = "parquet")]
 use crate::source::arrow_stream::ArrowStream;
 use crate::source::compressed_tokens::CompressedTokens;
+use crate::source::follow::FollowedFile;
+use crate::source::json_lines::JsonLines;
 use crate::source::jsonl::JsonlSource;
 use crate::source::npy::NpyFiles;
 #[cfg(feature = "parquet")]
@@ -148,8 +150,6 @@ async fn open_hinted(
         return Ok((Source::Indexed(Arc::new(Synthetic::new(synthetic)?)), hint, None));
     }
     let format = FileFormat::new(spec, decode, like)?;
-    #[cfg(not(feature = "parquet"))]
-    let _ = limits; // of tables only
     #[cfg(feature = "parquet")]
     if format.format == Format::Arrow {
         let columns = format.columns;
@@ -157,6 +157,16 @@ async fn open_hinted(
         let stream = detached("standard-input", open).await?; // blocks until somebody writes
         let (hint, reading) = (Hint::Records(stream.kind()), stream.reading().clone());
         return Ok((Source::Live(Arc::new(stream)), hint, Some(reading)));
+    }
+    if format.format == Format::Jsonl && spec.is_standard_input() {
+        let columns = format.columns;
+        let open = move || JsonLines::new("standard input", Box::new(std::io::stdin()), &columns, &limits);
+        let lines = detached("standard-input", open).await?; // blocks until somebody writes
+        let (hint, reading) = (Hint::Records(lines.kind()), lines.reading());
+        return Ok((Source::Live(Arc::new(lines)), hint, reading));
+    }
+    if spec.follow {
+        return open_followed(spec, decode, format.columns, format.width).await;
     }
     let shards = resolve_files(spec).await?;
     format.open(shards).await
@@ -166,10 +176,8 @@ async fn open_hinted(
 #[derive(Clone, Debug)]
 struct FileFormat {
     format: Format,
-    /// Of a table.
+    /// Of a table, or of JSON lines.
     columns: Columns,
-    /// Of a JSON line.
-    field: String,
     /// Of a token.
     width: TokenWidth,
     /// Tokens in a row.
@@ -200,7 +208,6 @@ impl FileFormat {
         Ok(Self {
             format,
             columns,
-            field: spec.column.clone().unwrap_or_else(|| "text".into()),
             width: spec.tokens.unwrap_or(TokenWidth::U16),
             window: decode.window.unwrap_or(DEFAULT_WINDOW),
         })
@@ -216,8 +223,9 @@ impl FileFormat {
                 (Source::Blocks(Arc::new(source)), hint, Some(reading))
             }
             Format::Jsonl => {
-                let source = JsonlSource::open(shards, &self.field).await?;
-                (Source::Blocks(Arc::new(source)), Hint::Records(RecordKind::Text), None)
+                let source = JsonlSource::open(shards, &self.columns).await?;
+                let (hint, reading) = (Hint::Records(source.kind()), source.reading());
+                (Source::Blocks(Arc::new(source)), hint, reading)
             }
             Format::Tokens if shards.iter().all(is_compressed) => {
                 let source = CompressedTokens::open(shards, self.width).await?;
@@ -321,13 +329,30 @@ async fn open_watched(
     if let Some(reading) = &reading {
         format.columns = reading.columns();
     }
-    let how =
-        format!("{:?} {} {:?} {} {:?}", spec.files, format.format.name(), format.columns, format.field, format.width);
+    let how = format!("{:?} {} {:?} {:?}", spec.files, format.format.name(), format.columns, format.width);
     let has_reals = has_reals(&first, &hint)?;
-    let options = WatchOptions { settle: spec.settle(), on_gap: spec.on_gap.unwrap_or_default() };
+    let options = WatchOptions { settle: spec.settle(), on_gap: spec.on_gap };
     let watched =
         Watched::new(&patterns, options, Arc::new(WatchedFiles { format, like: hint.clone(), has_reals }), &how)?;
     Ok((Source::Live(Arc::new(watched)), first, (hint, reading)))
+}
+
+/// A file that is read as it is written.
+async fn open_followed(
+    spec: &SourceSpec,
+    decode: &DecodeSpec,
+    columns: Columns,
+    width: TokenWidth,
+) -> Result<(Source, Hint, Option<Reading>)> {
+    let path = PathBuf::from(expand_path(spec.files.first().map_or("", String::as_str))?);
+    let (window, on_gap, format) = (decode.window.unwrap_or(DEFAULT_WINDOW), spec.on_gap, spec.format);
+    let open = move || match format {
+        Some(Format::Tokens) => FollowedFile::tokens(&path, width, window, on_gap),
+        _ => FollowedFile::json(&path, &columns, on_gap),
+    };
+    let file = detached("followed-file", open).await?; // blocks until there is a line
+    let (hint, reading) = (file.kind().map_or(Hint::TokenRows, Hint::Records), file.reading());
+    Ok((Source::Live(Arc::new(file)), hint, reading))
 }
 
 fn is_compressed(shard: &Shard) -> bool {

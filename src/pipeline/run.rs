@@ -44,7 +44,7 @@ use crate::error::{Error, Result};
 use crate::learner::{CheckpointFolder, Learner};
 use crate::optim::Pace;
 use crate::source::Source;
-use crate::telemetry;
+use crate::telemetry::{self, HEALTH};
 
 /// How this run behaves; what is learned is the pipeline's business.
 #[derive(Clone, Debug)]
@@ -146,7 +146,8 @@ async fn train_from(
     record.held_out = inputs.held_out_digest();
     record.pipeline = inputs.spec.to_toml()?;
     let (on_bad, progress) = (inputs.spec.pipeline.bad.on_bad, learner.progress());
-    let mut files = RunFiles::open(&options.out, folder, identity, on_bad, &progress, &record.pipeline)?;
+    let mut files =
+        RunFiles::open(&options.out, folder, identity, on_bad, &progress, &inputs.spec.metrics, &record.pipeline)?;
     if let Err(error) = files.write_resolved() {
         warn_unwritten(observer, &error);
     }
@@ -335,7 +336,9 @@ impl<'a> Run<'a> {
         if let Some(rows) = self.inputs.num_rows() {
             self.hint_at_few_updates(rows);
         }
+        HEALTH.set_ready(true);
         let mut ended = self.learn().await;
+        HEALTH.set_ready(false);
         if ended.as_ref().is_ok_and(|reason| *reason != Reason::Signal)
             && self.spec.validate.is_some()
             && let Err(error) = self.validate().await
@@ -412,10 +415,15 @@ impl<'a> Run<'a> {
             if let Some(reason) = self.limit() {
                 return Ok(reason);
             }
+            HEALTH.alive();
             let quiet = self.next_deadline();
             let item = tokio::select! {
                 biased;
                 () = self.stop.requested() => return Ok(Reason::Signal),
+                () = self.stop.checkpoint_requested() => {
+                    self.checkpoint().await?;
+                    continue;
+                }
                 item = self.stream.next() => item?,
                 // A live source may be silent for hours; limits and checkpoints by time do not wait for it.
                 () = tokio::time::sleep(quiet) => {
@@ -455,10 +463,9 @@ impl<'a> Run<'a> {
         let limit = self.spec.learn.seconds.map(|most| most - self.seconds());
         let checkpoint =
             self.spec.checkpoint.every_seconds.map(|every| every - self.checkpointed.at.elapsed().as_secs_f64());
-        // What a live source has to tell is looked for besides.
-        let notes = matches!(self.inputs.source, Source::Live(_)).then_some(1.0);
-        let seconds = [limit, checkpoint, notes].into_iter().flatten().fold(3600.0, f64::min);
-        Duration::from_secs_f64(seconds.clamp(0.01, 3600.0))
+        // What a live source has to tell is looked for besides, and the run says that it is alive.
+        let seconds = [limit, checkpoint].into_iter().flatten().fold(1.0, f64::min);
+        Duration::from_secs_f64(seconds.clamp(0.01, 1.0))
     }
 
     async fn batch(&mut self, batch: Batch, end: Cursor) -> Result<()> {
@@ -471,7 +478,7 @@ impl<'a> Run<'a> {
         self.line = self.step_line(&report);
         if self.is_look_due(rows) {
             self.validate().await?;
-        } else if self.lines.is_due() {
+        } else if self.lines.is_due(&self.spec.metrics, self.line.step, self.line.rows) {
             self.write_line(None);
         }
         self.observer.event(&Event::Step(self.line.clone()));
@@ -506,7 +513,9 @@ impl<'a> Run<'a> {
     fn note_bad_records(&mut self) {
         let records = self.stream.take_bad();
         self.add_bad_records(records);
-        self.stream.take_notes().into_iter().for_each(|note| self.warn(note));
+        for note in self.stream.take_notes() {
+            self.observer.event(&Event::Note(note));
+        }
     }
 
     fn add_bad_records(&mut self, records: Vec<BadRecord>) {

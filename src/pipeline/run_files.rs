@@ -21,6 +21,7 @@ use crate::decode::BadRecord;
 use crate::error::{Error, Result};
 use crate::files::{is_same_file, read_regular, write_whole};
 use crate::learner::{CheckpointFolder, Identity, Progress, is_checkpoint_folder};
+use crate::pipeline::spec::MetricsSpec;
 
 /// The pipeline with every default written out, inside a run folder. Not `pipeline.toml`: that may be the user's own.
 pub const RESOLVED: &str = "resolved.toml";
@@ -95,12 +96,15 @@ impl RunFiles {
         identity: Identity,
         on_bad: OnBad,
         progress: &Progress,
+        rotation: &MetricsSpec,
         pipeline: &str,
     ) -> Result<Self> {
-        let metrics = JsonLines::open(&out.join(METRICS), |line| {
+        let keep = |line: &Value| {
             let place = |key: &str| line[key].as_u64().unwrap_or(u64::MAX);
             (place("step"), place("epoch")) <= (progress.batches, progress.epoch)
-        })?;
+        };
+        let rotation = Rotation { bytes: rotation.rotate, keep: rotation.keep };
+        let metrics = JsonLines::open(&out.join(METRICS), keep)?.rotated(rotation, keep)?;
         let ledger = match on_bad {
             OnBad::Quarantine => Some(Ledger::open(&out.join(LEDGER))?),
             OnBad::Fail | OnBad::Skip => None,
@@ -149,6 +153,18 @@ pub struct JsonLines {
     failing: Option<String>,
     /// Lines that were given up because too many were waiting.
     lost: usize,
+    /// When another file begins; `None` is never.
+    rotation: Option<Rotation>,
+}
+
+/// When another file of lines begins, and how many of those before it stay. They are called `name-000001.jsonl` and so
+/// on; the one that is added to has no number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rotation {
+    /// A file that is larger gets a number.
+    pub bytes: u64,
+    /// Files with numbers that are kept.
+    pub keep: usize,
 }
 
 impl JsonLines {
@@ -175,7 +191,37 @@ impl JsonLines {
         if kept.len() < before.len() {
             file.set_len(kept.len() as u64).map_err(|e| failed(&e))?; // needs no room, also on a full disk
         }
-        Ok(Self { path: path.into(), file, pending: Vec::new(), torn: false, failing: None, lost: 0 })
+        Ok(Self { path: path.into(), file, pending: Vec::new(), torn: false, failing: None, lost: 0, rotation: None })
+    }
+
+    /// The same, in files that do not grow for ever. Lines that are not to be kept go from those with numbers too: a
+    /// checkpoint may be older than the last rotation.
+    pub fn rotated(mut self, rotation: Rotation, mut keep: impl FnMut(&Value) -> bool) -> Result<Self> {
+        for (_, path) in numbered(&self.path).into_iter().rev() {
+            let bytes = read_regular(&path).map_err(|e| Error::io_at(&path, &e))?;
+            let last = bytes.split(|&byte| byte == b'\n').rfind(|line| !line.is_empty()).unwrap_or_default();
+            if serde_json::from_slice(last).is_ok_and(|value: Value| keep(&value)) {
+                break; // and so are all before it
+            }
+            drop(Self::open(&path, &mut keep)?);
+        }
+        self.rotation = Some(rotation);
+        Ok(self)
+    }
+
+    /// Gives a file that is large enough its number, removes those that are too old, and begins another.
+    fn rotate(&mut self) -> io::Result<()> {
+        let Some(Rotation { bytes, keep }) = self.rotation else { return Ok(()) };
+        if self.file.metadata()?.len() < bytes || self.torn {
+            return Ok(());
+        }
+        let before = numbered(&self.path);
+        let number = before.last().map_or(1, |(number, _)| number + 1);
+        fs::rename(&self.path, numbered_path(&self.path, number))?;
+        for (_, old) in before.iter().rev().skip(keep.saturating_sub(1)) {
+            fs::remove_file(old)?;
+        }
+        self.reopen_if_removed()
     }
 
     /// Adds a line, in one write: a reader never sees half of one unless the machine dies. A line that cannot be
@@ -231,6 +277,7 @@ impl JsonLines {
             self.file.write_all(b"\n")?;
             self.torn = false;
         }
+        self.rotate()?;
         let before = self.file.metadata()?.len();
         let written = self.file.write_all(&self.pending);
         if written.is_err() {
@@ -254,6 +301,25 @@ impl JsonLines {
         }
         Ok(())
     }
+}
+
+/// A file with its number: `metrics-000007.jsonl`.
+fn numbered_path(path: &Path, number: u64) -> PathBuf {
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!("{stem}-{number:06}.jsonl"))
+}
+
+/// The files with numbers beside `path`, the oldest first.
+fn numbered(path: &Path) -> Vec<(u64, PathBuf)> {
+    let stem = format!("{}-", path.file_stem().unwrap_or_default().to_string_lossy());
+    let number = |name: &str| name.strip_prefix(&stem)?.strip_suffix(".jsonl")?.parse::<u64>().ok();
+    let entries = path.parent().map(fs::read_dir).and_then(io::Result::ok).into_iter().flatten().flatten();
+    let mut found: Vec<(u64, PathBuf)> = entries
+        .filter_map(|entry| Some((number(&entry.file_name().to_string_lossy())?, entry.path())))
+        .filter(|(number, found)| *found == numbered_path(path, *number))
+        .collect();
+    found.sort_unstable();
+    found
 }
 
 /// The ledger of records that were left out.
@@ -300,6 +366,35 @@ mod tests {
         let mut lines = JsonLines::open(&path, |line| line["step"].as_u64().is_some_and(|step| step <= 2)).unwrap();
         lines.add(&json!({"step": 3})).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n");
+    }
+
+    #[test]
+    fn a_file_that_is_long_gets_a_number_and_only_the_latest_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let rotation = Rotation { bytes: 60, keep: 2 };
+        let mut lines = JsonLines::open(&path, |_| true).unwrap().rotated(rotation, |_| true).unwrap();
+        (0..40).for_each(|step| lines.add(&json!({"step": step})).unwrap());
+        lines.finish().unwrap();
+        let numbers: Vec<u64> = numbered(&path).into_iter().map(|(number, _)| number).collect();
+        assert_eq!(numbers.len(), 2, "{numbers:?}");
+        let steps = |until: u64| {
+            let files = numbered(&path).into_iter().map(|(_, path)| path).chain([path.clone()]);
+            let text: String = files.map(|file| fs::read_to_string(file).unwrap()).collect();
+            let steps = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["step"].as_u64().unwrap());
+            let steps: Vec<u64> = steps.collect();
+            assert!(!steps.is_empty() && steps.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{steps:?}");
+            assert_eq!(*steps.last().unwrap(), until);
+            steps.len()
+        };
+        assert!(steps(39) >= 10);
+
+        // A checkpoint from before the last rotation: what came after it goes, wherever it is.
+        let keep = |line: &Value| line["step"].as_u64().is_some_and(|step| step <= 31);
+        let mut lines = JsonLines::open(&path, keep).unwrap().rotated(rotation, keep).unwrap();
+        steps(31);
+        (32..36).for_each(|step| lines.add(&json!({"step": step})).unwrap());
+        steps(35);
     }
 
     #[test]

@@ -76,6 +76,8 @@ pub struct PipelineSpec {
     pub validate: Option<ValidateSpec>,
     /// What is kept.
     pub checkpoint: CheckpointSpec,
+    /// What is written down on the way.
+    pub metrics: MetricsSpec,
     /// How the stages run.
     pub pipeline: StreamOptions,
 }
@@ -96,6 +98,34 @@ pub struct CheckpointSpec {
     pub keep: usize,
     /// Whether the one of best held-out likelihood is kept besides.
     pub keep_best: bool,
+}
+
+/// `[metrics]`: how often a line goes into `metrics.jsonl`, and how long that file may become.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MetricsSpec {
+    /// After every so many batches.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_batches: Option<u64>,
+    /// With the first batch that reaches so many rows more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_rows: Option<u64>,
+    /// With the first batch after so many seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every_seconds: Option<f64>,
+    /// A file that is larger gets a number, and another one begins.
+    #[serde(serialize_with = "as_size")]
+    pub rotate: u64,
+    /// How many files with numbers are kept.
+    pub keep: usize,
+}
+
+impl MetricsSpec {
+    /// Returns true if a line is due after a batch: `rows` are all rows, `new_rows` those since the last line.
+    pub fn is_due(&self, batches: u64, rows: u64, new_rows: u64, seconds: f64) -> bool {
+        self.every_batches.is_some_and(|every| batches.is_multiple_of(every))
+            || self.every_rows.is_some_and(|every| rows.saturating_sub(new_rows) / every < rows / every)
+            || self.every_seconds.is_some_and(|every| seconds >= every)
+    }
 }
 
 pub(super) fn as_size<S: Serializer>(bytes: &u64, serializer: S) -> std::result::Result<S::Ok, S::Error> {
@@ -181,6 +211,7 @@ impl PipelineSpec {
             learn,
             validate: source::read_validate(document, &source, elsewhere("validate"))?,
             checkpoint: read_checkpoint(document)?,
+            metrics: read_metrics(document)?,
             pipeline: read_stages(document)?,
             source,
         })
@@ -249,6 +280,23 @@ fn read_checkpoint(document: &Document) -> Result<CheckpointSpec> {
         keep_best: section.truth("keep_best", true)?,
     })
 }
+
+fn read_metrics(document: &Document) -> Result<MetricsSpec> {
+    let section = Section::open(document, "metrics")?.only(tables::METRICS.keys, elsewhere("metrics"))?;
+    let (every_batches, every_rows) = (section.whole("every_batches", 1)?, section.whole("every_rows", 1)?);
+    let every_seconds = section.number("every_seconds", |s| s > 0.0, "positive")?;
+    let is_counted = every_batches.is_some() || every_rows.is_some();
+    Ok(MetricsSpec {
+        every_batches,
+        every_rows,
+        every_seconds: every_seconds.or((!is_counted).then_some(0.5)),
+        rotate: section.size("rotate", LEAST_ROTATED)?.unwrap_or(64 << 20),
+        keep: section.count("keep", 1)?.unwrap_or(8),
+    })
+}
+
+/// A smaller file of lines would be another one every few minutes.
+const LEAST_ROTATED: u64 = 4 << 10;
 
 fn read_stages(document: &Document) -> Result<StreamOptions> {
     let section = Section::open(document, "pipeline")?.only(tables::PIPELINE.keys, elsewhere("pipeline"))?;

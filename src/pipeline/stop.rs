@@ -1,4 +1,5 @@
-//! Stopping a run from outside: finish the update, write a checkpoint, end well.
+//! What may be asked of a run from outside: to finish the update, write a checkpoint and end well, or to write one and
+//! go on.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,11 +8,21 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// A request to stop, shared by whoever may ask for it and the run that looks at it between two batches.
+/// A request to stop, or to write a checkpoint, shared by whoever may ask for it and the run that looks at it between two
+/// batches.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    /// Whether, how to tell, and when a signal asked first.
-    inner: Arc<(AtomicBool, Notify, OnceLock<Instant>)>,
+    inner: Arc<Requests>,
+}
+
+#[derive(Debug, Default)]
+struct Requests {
+    stop: AtomicBool,
+    checkpoint: AtomicBool,
+    /// Wakes whoever waits for one of them.
+    asked: Notify,
+    /// When a signal asked for a stop first.
+    signalled: OnceLock<Instant>,
 }
 
 /// Signals that come so shortly after the first are one request.
@@ -25,55 +36,75 @@ impl Stop {
 
     /// Asks the run to stop.
     pub fn request(&self) {
-        self.inner.0.store(true, Ordering::SeqCst);
-        self.inner.1.notify_waiters();
+        self.inner.stop.store(true, Ordering::SeqCst);
+        self.inner.asked.notify_waiters();
     }
 
-    /// Returns true if somebody asked.
+    /// Asks the run for a checkpoint at the next opportunity; it goes on.
+    pub fn request_checkpoint(&self) {
+        self.inner.checkpoint.store(true, Ordering::SeqCst);
+        self.inner.asked.notify_waiters();
+    }
+
+    /// Returns true if somebody asked for a stop.
     pub fn is_requested(&self) -> bool {
-        self.inner.0.load(Ordering::SeqCst)
+        self.inner.stop.load(Ordering::SeqCst)
     }
 
-    /// Waits until somebody asks.
+    /// Waits until somebody asks for a stop.
     pub async fn requested(&self) {
+        self.until(|| self.is_requested()).await;
+    }
+
+    /// Waits until somebody asks for a checkpoint, and takes the request.
+    pub async fn checkpoint_requested(&self) {
+        self.until(|| self.inner.checkpoint.swap(false, Ordering::SeqCst)).await;
+    }
+
+    async fn until(&self, is_asked: impl Fn() -> bool) {
         loop {
-            let woken = self.inner.1.notified(); // listen before looking
-            if self.is_requested() {
+            let woken = self.inner.asked.notified(); // listen before looking
+            if is_asked() {
                 return;
             }
             woken.await;
         }
     }
 
-    /// Asks on the first SIGINT, SIGTERM or SIGHUP; a second SIGINT or SIGTERM ends the process at once. One that
-    /// follows in `TOGETHER` is the same request: a terminal that is closed sends SIGHUP twice, and a service manager
-    /// SIGTERM and SIGHUP.
+    /// Stops on the first SIGINT or SIGTERM; a second one ends the process at once. One that follows in `TOGETHER` is
+    /// the same request. SIGHUP asks for a checkpoint, as one does of a service; but where it comes because the terminal
+    /// of the run was closed, it is a request to stop.
     #[cfg(unix)]
     pub fn on_signals(&self) -> crate::error::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
+        let listen = |kind| signal(kind).map_err(|e| crate::error::Error::io("cannot listen for signals", &e));
         // The exit code of a second one is what a shell says of a process that the signal has ended.
-        let listened = [
-            (SignalKind::interrupt(), Some(130)),
-            (SignalKind::terminate(), Some(143)),
-            (SignalKind::hangup(), None), // nobody sends it because he does not want to wait
-        ];
-        for (kind, code) in listened {
-            if kind == SignalKind::hangup() && is_ignored(kind) {
-                continue; // `nohup` means that the run outlives its terminal
-            }
-            let mut signals = signal(kind).map_err(|e| crate::error::Error::io("cannot listen for signals", &e))?;
-            let stop = self.clone();
+        for (kind, code) in [(SignalKind::interrupt(), 130), (SignalKind::terminate(), 143)] {
+            let (mut signals, stop) = (listen(kind)?, self.clone());
             tokio::spawn(async move {
                 while signals.recv().await.is_some() {
-                    stop.ask_or_exit(code);
+                    stop.ask_or_exit(Some(code));
                 }
             });
         }
+        if is_ignored(SignalKind::hangup()) {
+            return Ok(()); // `nohup` means that the run outlives its terminal
+        }
+        let had_terminal = has_terminal();
+        let (mut signals, stop) = (listen(SignalKind::hangup())?, self.clone());
+        tokio::spawn(async move {
+            while signals.recv().await.is_some() {
+                match had_terminal && !has_terminal() {
+                    true => stop.ask_or_exit(None), // sent twice, and by nobody who does not want to wait
+                    false => stop.request_checkpoint(),
+                }
+            }
+        });
         Ok(())
     }
 
     fn ask_or_exit(&self, code: Option<i32>) {
-        let asked = *self.inner.2.get_or_init(Instant::now);
+        let asked = *self.inner.signalled.get_or_init(Instant::now);
         match code {
             // Asked twice: the user does not want to wait.
             Some(code) if self.is_requested() && asked.elapsed() > TOGETHER => std::process::exit(code),
@@ -96,6 +127,13 @@ impl Stop {
         });
         Ok(())
     }
+}
+
+/// Returns true if the process has a terminal that can still be opened. A service has none; one that was closed is
+/// taken from all processes that had it.
+#[cfg(unix)]
+fn has_terminal() -> bool {
+    std::fs::File::options().read(true).write(true).open("/dev/tty").is_ok()
 }
 
 /// Lets a file that may grow no more (`ulimit -f`) be a write that fails, as on a full disk: SIGXFSZ would end the

@@ -14,6 +14,7 @@
 //! kept nowhere: nobody needs it but the step below.
 
 mod build;
+mod transient;
 
 use std::sync::Arc;
 

@@ -32,11 +32,14 @@ pub mod compressed_tokens;
 mod concatenated;
 #[cfg(feature = "parquet")]
 mod cuts;
+pub mod follow;
 mod glob;
+pub mod json_lines;
 pub mod json_records;
 mod json_shape;
 pub mod jsonl;
 mod limits;
+mod lines;
 mod mapped;
 pub mod memory;
 pub mod npy;

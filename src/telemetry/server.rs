@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use axum::serve::Listener;
@@ -21,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Sleep, sleep};
 
 use super::Registry;
+use super::health::{HEALTH, SILENCE};
 use crate::error::{Error, Result};
 
 /// Connections at a time, where files may be open by the thousand; further ones are closed at once. Far more than watch
@@ -65,7 +67,8 @@ pub fn parse_address(text: &str) -> Result<SocketAddr> {
     })
 }
 
-/// Shows the metrics at `/metrics`. Needs a running tokio.
+/// Shows the metrics at `/metrics`, and at `/healthz` and `/readyz` whether the run is alive and learning. Needs a
+/// running tokio.
 pub async fn serve(address: SocketAddr, registry: Registry) -> Result<Server> {
     let listener = TcpListener::bind(address).await.map_err(|e| match e.kind() {
         io::ErrorKind::AddrInUse => {
@@ -82,13 +85,38 @@ pub async fn serve(address: SocketAddr, registry: Registry) -> Result<Server> {
         let text = registry.render();
         async move { ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text) }
     };
-    let about = concat!("anemone ", env!("CARGO_PKG_VERSION"), " is learning; its metrics are at /metrics\n");
-    let router = Router::new().route("/metrics", get(metrics)).route("/", get(move || async move { about }));
+    let about = concat!(
+        "anemone ",
+        env!("CARGO_PKG_VERSION"),
+        " is learning; its metrics are at /metrics, and /healthz \
+                        and /readyz tell whether it is well\n"
+    );
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/healthz", get(|| async { health_answer(HEALTH.silence()) }))
+        .route("/readyz", get(|| async { ready_answer(HEALTH.is_ready()) }))
+        .route("/", get(move || async move { about }));
     let listener = Doorkeeper { listener, places: Arc::new(Semaphore::new(most_connections())), lifetime: LIFETIME };
     let task = tokio::spawn(async move {
         let _ = axum::serve(listener, router).await; // ends only when aborted
     });
     Ok(Server { address, task })
+}
+
+/// Well, unless the run has been silent for too long.
+fn health_answer(silence: Duration) -> (StatusCode, String) {
+    match silence <= SILENCE {
+        true => (StatusCode::OK, "alive\n".into()),
+        false => (StatusCode::SERVICE_UNAVAILABLE, format!("silent for {} seconds\n", silence.as_secs())),
+    }
+}
+
+/// Ready once everything is open and built.
+fn ready_answer(is_ready: bool) -> (StatusCode, &'static str) {
+    match is_ready {
+        true => (StatusCode::OK, "learning\n"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not learning yet, or not any more\n"),
+    }
 }
 
 /// No more connections than an eighth of the files that this process may have open (`ulimit -n`), where the system
@@ -200,6 +228,8 @@ mod tests {
         assert!(answer.contains("text/plain; version=0.0.4"), "{answer}");
         assert!(ask(address, "/").await.contains("/metrics"));
         assert!(ask(address, "/other").await.starts_with("HTTP/1.1 404"));
+        assert!(ask(address, "/healthz").await.starts_with("HTTP/1.1 200"));
+        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 503"), "no run in this process");
 
         let error = serve(address, registry.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Option);
@@ -240,6 +270,14 @@ mod tests {
         }
         assert!(ask(address, "/").await.ends_with("here"), "and there is room again");
         task.abort();
+    }
+
+    #[test]
+    fn a_run_that_is_silent_for_long_is_not_well() {
+        assert_eq!(health_answer(SILENCE).0, StatusCode::OK);
+        let (code, text) = health_answer(SILENCE + Duration::from_secs(1));
+        assert_eq!((code, text.as_str()), (StatusCode::SERVICE_UNAVAILABLE, "silent for 601 seconds\n"));
+        assert_eq!((ready_answer(true).0, ready_answer(false).0), (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));
     }
 
     #[test]

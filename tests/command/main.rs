@@ -17,4 +17,5 @@ mod kill;
 mod older_runs;
 mod pipelines;
 mod report;
+mod service;
 mod watch;

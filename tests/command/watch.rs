@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anemone::rng::Rng;
 
-use super::kill::{last_checkpoint, outcome};
+use crate::common::running::{last_checkpoint, outcome};
 use crate::common::shards;
 
 /// Rows in a shard, and values in a row.

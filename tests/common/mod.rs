@@ -12,6 +12,7 @@ pub mod emulator;
 pub mod findings;
 pub mod random;
 pub mod reference;
+pub mod running;
 pub mod shards;
 pub mod spec;
 pub mod trainer;

@@ -1,26 +1,26 @@
 //! Lines for whoever watches: `metrics.jsonl`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::{Run, warn_unwritten};
 use crate::learner::Learned;
 use crate::pipeline::evaluate::Evaluation;
 use crate::pipeline::observer::{StepLine, bits_per_dim};
+use crate::pipeline::spec::MetricsSpec;
 use crate::pipeline::waits::StageWaits;
-
-/// Lines of `metrics.jsonl` are at least this far apart, except for those that carry a validation.
-const LINE_INTERVAL: Duration = Duration::from_millis(500);
+use crate::telemetry::HEALTH;
 
 /// What the lines of `metrics.jsonl` need to remember.
 pub(super) struct Lines {
     /// When the last one was written.
     written: Option<Instant>,
+    /// Rows learned from before it.
     rows: u64,
     waits: StageWaits,
     rate: Rate,
 }
 
-/// Rows a second over the latest stretch of at least one line interval.
+/// Rows a second over the latest stretch between two lines.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     rows_per_second: f64,
@@ -33,9 +33,10 @@ impl Lines {
         Self { written: None, rows, waits: StageWaits::default(), rate: Rate::default() }
     }
 
-    /// Returns true if it is time for another one.
-    pub fn is_due(&self) -> bool {
-        self.written.is_none_or(|at| at.elapsed() >= LINE_INTERVAL)
+    /// Returns true if it is time for another one after so many batches and rows.
+    pub fn is_due(&self, spec: &MetricsSpec, batches: u64, rows: u64) -> bool {
+        let seconds = self.written.map_or(f64::INFINITY, |at| at.elapsed().as_secs_f64());
+        spec.is_due(batches, rows, rows - self.rows, seconds)
     }
 }
 
@@ -82,6 +83,9 @@ impl Run<'_> {
         }
         self.line.rows_per_second = self.lines.rate.rows_per_second;
         self.line.bound = self.lines.rate.bound.into();
+        let likelihood = self.line.log_likelihood.map_or("-inf".into(), |nats| format!("{nats:.3}"));
+        let status = format!("{rows} rows learned, {likelihood} nats a row, {:.0} rows/s", self.line.rows_per_second);
+        HEALTH.set_status(status);
         let Some(files) = &mut self.files else { return };
         let line = StepLine {
             valid_ll: valid.and_then(|found| found.mean_log_likelihood),

@@ -10,7 +10,7 @@ use crate::error::{ErrorKind, Result};
 use crate::pipeline::evaluate::{Evaluation, evaluate};
 use crate::pipeline::observer::{Event, Validated};
 use crate::pipeline::prepare::HeldOut;
-use crate::telemetry;
+use crate::telemetry::{self, HEALTH};
 
 impl Run<'_> {
     /// Looks at held-out rows if that is due after so many epochs.
@@ -99,7 +99,10 @@ impl Run<'_> {
     async fn look_at(&mut self, rows: &HeldOut) -> Result<Option<Evaluation>> {
         let mut stream = rows.open(self.inputs)?;
         let learner = self.learner.clone();
-        let score = async |batch| learner.log_likelihoods(batch).await;
+        let score = async |batch| {
+            HEALTH.alive();
+            learner.log_likelihoods(batch).await
+        };
         let found = unless_stopped(&self.stop, evaluate(&mut stream, rows.rows, score)).await?;
         if found.is_some() {
             self.add_bad_records(stream.take_bad());

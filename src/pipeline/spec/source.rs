@@ -24,7 +24,7 @@ pub struct SourceSpec {
     /// What the files are; `None` for synthetic data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
-    /// The one column to read; of JSON lines, the key of the text.
+    /// The one column to read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
     /// The columns to read, one per variable; a name that ends in `*` is a prefix.
@@ -39,9 +39,12 @@ pub struct SourceSpec {
     /// How many seconds a file of a watched folder must stay the same to count as whole; `None` is the usual.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settle: Option<f64>,
-    /// What to do about records of a live source that are not there any more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_gap: Option<OnGap>,
+    /// Whether the one file is read as it is written, without an end.
+    #[serde(skip_serializing_if = "is_false")]
+    pub follow: bool,
+    /// What happens where something that comes next is gone.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub on_gap: OnGap,
     /// What of the files a resumed run is held to.
     #[serde(skip_serializing_if = "Compared::is_default")]
     pub digest: Compared,
@@ -53,18 +56,23 @@ pub struct SourceSpec {
 impl SourceSpec {
     /// Returns true if rows arrive while they are learned from.
     pub fn is_live(&self) -> bool {
-        self.files == [STANDARD_INPUT] || self.watch
+        self.is_standard_input() || self.follow || self.watch
+    }
+
+    /// Returns true if rows come through a pipe.
+    pub fn is_standard_input(&self) -> bool {
+        self.files == [STANDARD_INPUT]
     }
 
     /// Returns true if a live source promises the same order of rows in every run. A watched folder does, for files that
     /// appear in the order of their names.
     pub fn has_fixed_order(&self) -> bool {
-        self.watch
+        self.follow || self.watch
     }
 
     /// The same files as they are now, without waiting for others.
     pub fn at_rest(&self) -> Self {
-        Self { watch: false, settle: None, on_gap: None, ..self.clone() }
+        Self { watch: false, settle: None, on_gap: OnGap::default(), ..self.clone() }
     }
 
     /// How long a file of a watched folder must stay the same to count as whole.
@@ -79,8 +87,13 @@ impl SourceSpec {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_false(truth: &bool) -> bool {
-    !truth
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_usual(on_gap: &OnGap) -> bool {
+    *on_gap == OnGap::default()
 }
 
 /// How long a file must stay the same to count as whole, where nothing is said.
@@ -135,7 +148,7 @@ pub enum Format {
     Parquet,
     /// Flat token ids, `.bin`, perhaps compressed.
     Tokens,
-    /// One JSON object a line, perhaps compressed.
+    /// One JSON object, or list, a line, perhaps compressed.
     Jsonl,
     /// NumPy arrays.
     Npy,
@@ -161,9 +174,6 @@ const ENDINGS: [(&str, Format); 6] = [
     (".jsonl.zst", Format::Jsonl),
     (".npy", Format::Npy),
 ];
-
-/// What to do about gaps, by its name in files.
-const ON_GAP: [(&str, OnGap); 2] = [("fail", OnGap::Fail), ("skip", OnGap::Skip)];
 
 /// Standard input, where a file is expected.
 pub const STANDARD_INPUT: &str = "-";
@@ -196,7 +206,7 @@ impl Format {
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Parquet | Self::Arrow => &["column", "columns"],
-            Self::Jsonl => &["column", FORMER_COLUMN],
+            Self::Jsonl => &["column", "columns", FORMER_COLUMN],
             Self::Tokens => &["tokens"],
             Self::Npy => &[],
         }
@@ -262,9 +272,17 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         Some(format) => format,
         None => format_of_all(section, &files)?,
     };
-    if (format == Format::Arrow) != (files == [STANDARD_INPUT]) {
-        let why = "an Arrow stream is read from standard input, and nothing else is: write files = \"-\" alone";
+    let is_standard_input = files == [STANDARD_INPUT];
+    if format == Format::Arrow && !is_standard_input {
+        let why = "an Arrow stream is read from standard input: write files = \"-\" alone";
         return Err(section.refuse("files", why));
+    }
+    if !matches!(format, Format::Arrow | Format::Jsonl) && files.iter().any(|file| file == STANDARD_INPUT) {
+        let why = "standard input is an Arrow stream, or JSON lines: say format = \"jsonl\" for these";
+        return Err(section.refuse("files", why));
+    }
+    if files.len() > 1 && files.iter().any(|file| file == STANDARD_INPUT) {
+        return Err(section.refuse("files", "standard input is read alone: write files = \"-\""));
     }
     let keys = FORMATS.iter().flat_map(|(_, format)| format.keys());
     if let Some(key) = keys.filter(|key| !format.keys().contains(key)).find(|key| section.has(key)) {
@@ -273,15 +291,6 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
             keys => format!("takes {}", list(keys.iter().copied().filter(|key| *key != FORMER_COLUMN))),
         };
         return Err(section.refuse(key, format!("has no meaning for {} files, whose format {known}", format.name())));
-    }
-    let watch = section.truth("watch", false)?;
-    if watch && format == Format::Arrow {
-        return Err(section.refuse("watch", "has no meaning for standard input, which is live anyway"));
-    }
-    let settle = section.number("settle", |s| (0.0..=86_400.0).contains(&s), "in [0, 86400]")?;
-    let on_gap = section.choice("on_gap", &ON_GAP)?;
-    if let Some(key) = ["settle", "on_gap"].into_iter().find(|key| !watch && section.has(key)) {
-        return Err(section.refuse(key, "has a meaning only for files that are watched: say watch = true"));
     }
     let (mut column, columns) = (section.text("column")?, section.texts("columns")?.unwrap_or_default());
     if let Some(former) = section.text(FORMER_COLUMN)? {
@@ -293,6 +302,25 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     if column.is_some() && !columns.is_empty() {
         return Err(section.refuse("columns", "has no meaning beside column; keep one of them"));
     }
+    let follow = inherited.is_none() && section.truth("follow", false)?;
+    if follow {
+        check_followed(section, &files, format)?;
+    }
+    let watch = section.truth("watch", false)?;
+    let settle = section.number("settle", |s| (0.0..=86_400.0).contains(&s), "in [0, 86400]")?;
+    if watch && (is_standard_input || follow) {
+        return Err(section.refuse("watch", "has no meaning for standard input or a followed file, which are live anyway"));
+    }
+    if settle.is_some() && !watch {
+        return Err(section.refuse("settle", "has no meaning for files that are not watched (watch = true)"));
+    }
+    let gaps = [("fail", OnGap::Fail), ("skip", OnGap::Skip)];
+    let on_gap = if inherited.is_none() { section.choice("on_gap", &gaps)? } else { None };
+    if on_gap.is_some() && !follow && !watch {
+        return Err(section.refuse("on_gap", "has no meaning for files that are neither followed nor watched (follow, watch = true)"));
+    }
+    // Held-out lines beside other files have texts, whatever the column of these is called.
+    let usual = inherited.filter(|source| format == Format::Jsonl && source.format != Some(format)).map(|_| "text".into());
     let inherited = inherited.filter(|source| source.format == Some(format));
     let said_here = column.is_some() || !columns.is_empty();
     let widths = [("u16", TokenWidth::U16), ("u32", TokenWidth::U32)];
@@ -301,7 +329,7 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     Ok(SourceSpec {
         files,
         format: Some(format),
-        column: column.or((format == Format::Jsonl).then(|| "text".to_string())),
+        column: column.or_else(|| usual.filter(|_| !said_here)),
         columns: match inherited {
             Some(source) if !said_here => source.columns.clone(),
             _ => columns,
@@ -309,9 +337,8 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         tokens: tokens.or((format == Format::Tokens).then_some(TokenWidth::U16)),
         watch,
         settle: settle.or(watch.then(|| SETTLE.as_secs_f64())),
-        on_gap: on_gap.or(watch.then(OnGap::default)),
         digest: match section.choice("digest", &[("ends", Compared::Ends), ("whole", Compared::Whole)])? {
-            Some(Compared::Whole) if format == Format::Arrow => {
+            Some(Compared::Whole) if is_standard_input || follow => {
                 return Err(section.refuse("digest", "has no meaning for a live stream, which comes only once"));
             }
             Some(Compared::Whole) if watch => {
@@ -321,8 +348,24 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
             }
             compared => compared.unwrap_or_default(),
         },
+        follow,
+        on_gap: on_gap.unwrap_or_default(),
         synthetic: None,
     })
+}
+
+/// One file of lines or tokens, which is not compressed, can be followed.
+fn check_followed(section: Section<'_>, files: &[String], format: Format) -> Result<()> {
+    let why = match files {
+        [file] if file == STANDARD_INPUT => "standard input goes on for as long as it is open, without being followed",
+        [file] if file.contains(['*', '?', '[']) => "follows one file, not a pattern",
+        [file] if file.contains("://") => "follows a file of this machine",
+        [file] if file.to_ascii_lowercase().ends_with(".zst") => "follows files that are not compressed",
+        [_] if !matches!(format, Format::Jsonl | Format::Tokens) => "follows JSON lines (.jsonl) or flat tokens (.bin)",
+        [_] => return Ok(()),
+        _ => "follows one file",
+    };
+    Err(section.refuse("follow", why))
 }
 
 fn format_of_all(section: Section<'_>, files: &[String]) -> Result<Format> {

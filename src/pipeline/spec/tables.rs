@@ -11,11 +11,11 @@ use super::{circuit, decode, learn, source};
 use crate::optim::OPTIMIZERS;
 
 /// The sections of a pipeline, in the order of the data.
-pub(crate) const SECTIONS: [&Table; 8] =
-    [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &VALIDATE, &CHECKPOINT, &PIPELINE];
+pub(crate) const SECTIONS: [&Table; 9] =
+    [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &VALIDATE, &CHECKPOINT, &METRICS, &PIPELINE];
 
 /// Everything a pipeline may say, in the order of the file.
-pub(crate) const ALL: [&Table; 13] = [
+pub(crate) const ALL: [&Table; 14] = [
     &ROOT,
     &SOURCE,
     &SYNTHETIC,
@@ -28,6 +28,7 @@ pub(crate) const ALL: [&Table; 13] = [
     &AVERAGE,
     &VALIDATE,
     &CHECKPOINT,
+    &METRICS,
     &PIPELINE,
 ];
 
@@ -38,7 +39,7 @@ const FORMAT: Key = key(
     Derived("by the ending of the files"),
     "What the files are",
 );
-const COLUMN_ABOUT: &str = "The one column to read; the field of a JSON line that holds the text";
+const COLUMN_ABOUT: &str = "The one column to read: a text, an image, a list of numbers";
 const DIGEST_ABOUT: &str = "What of a file a resumed run is held to: size, first and last 64 KiB, or every byte";
 const FIELD_ABOUT: &str = "The former name of `column` for JSON lines";
 const COLUMNS_ABOUT: &str = "The columns to read, one per variable; a name that ends in `*` is a prefix";
@@ -62,11 +63,17 @@ pub(super) const SOURCE: Table = Table {
     keys: &[
         key("files", Texts, Required, FILES_ABOUT),
         FORMAT,
-        key("column", Text, Derived("what can only be meant; `\"text\"` for JSON lines"), COLUMN_ABOUT),
+        key("column", Text, Means("what can only be meant; of JSON lines `text`, if that is a text"), COLUMN_ABOUT),
         key("columns", Texts, Means("what can only be meant"), COLUMNS_ABOUT),
         key("field", Text, Means("`column`"), FIELD_ABOUT),
         key("tokens", Word(&["u16", "u32"]), Default, "How wide a token is in a flat token file"),
         key("digest", Word(&["ends", "whole"]), Value("\"ends\""), DIGEST_ABOUT),
+        key(
+            "follow",
+            Truth,
+            Value("false"),
+            "Reads one `.jsonl` or `.bin` file as it is written, without an end, also when it is rotated",
+        ),
         key(
             "watch",
             Truth,
@@ -82,8 +89,8 @@ pub(super) const SOURCE: Table = Table {
         key(
             "on_gap",
             Word(&["fail", "skip"]),
-            Derived("`\"fail\"` for live sources"),
-            "What to do where what comes next is gone: a watched file that vanished or changed while it was read",
+            Means("`\"fail\"`"),
+            "What happens where what comes next is gone (of a followed or watched file): an error, or a note",
         ),
         key(
             "synthetic",
@@ -410,6 +417,29 @@ pub(super) const CHECKPOINT: Table = Table {
         ),
         key("keep", Whole(1), Default, "How many of the latest are kept"),
         key("keep_best", Truth, Default, "Keeps the one of best held-out likelihood besides"),
+    ],
+};
+
+pub(super) const METRICS: Table = Table {
+    path: "metrics",
+    about: "The lines of `metrics.jsonl`. Each look at held-out rows has one besides.",
+    owners: for_all,
+    keys: &[
+        key("every_batches", Whole(1), Means("by seconds only"), "After every so many batches"),
+        key("every_rows", Whole(1), Means("by seconds only"), "With the first batch that reaches so many rows more"),
+        key(
+            "every_seconds",
+            Number("positive"),
+            DefaultIf("if neither `every_batches` nor `every_rows` is given"),
+            "With the first batch after so many seconds",
+        ),
+        key(
+            "rotate",
+            Size(4 << 10),
+            Default,
+            "A file that is larger becomes `metrics-000001.jsonl`, the next one `metrics-000002.jsonl`, and so on",
+        ),
+        key("keep", Whole(1), Default, "How many of those are kept"),
     ],
 };
 

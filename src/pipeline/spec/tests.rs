@@ -244,7 +244,7 @@ fn files_say_what_they_are_or_are_refused() {
     }
     let (bin, jsonl) = (parse("[source]\nfiles = \"a.bin\"").unwrap(), parse("[source]\nfiles = \"a.jsonl\"").unwrap());
     assert_eq!((bin.source.tokens, bin.decode.kind), (Some(TokenWidth::U16), Some(DecodeKind::Tokens)));
-    assert_eq!((jsonl.source.column.as_deref(), jsonl.decode.kind), (Some("text"), Some(DecodeKind::Text)));
+    assert_eq!((jsonl.source.column.as_deref(), jsonl.decode.kind), (None, None), "the first lines decide");
     for (files, words) in [
         ("[]", "must name at least one"),
         ("\"a.dat\"", "cannot tell the format from the name; there are .parquet"),
@@ -293,7 +293,6 @@ fn the_former_name_of_a_column_of_json_lines_is_still_read() {
     for (files, words) in [
         ("\"a.jsonl\"\nfield = \"x\"\ncolumn = \"y\"", "source.field = \"x\": is the former name of column"),
         ("\"a.parquet\"\nfield = \"x\"", "has no meaning for parquet files, whose format takes column and columns"),
-        ("\"a.jsonl\"\ncolumns = [\"x\"]", "has no meaning for jsonl files, whose format takes column"),
     ] {
         let error = parse(&format!("[source]\nfiles = {files}")).unwrap_err().to_string();
         assert!(error.contains(words), "{files}: {error}");
@@ -553,7 +552,15 @@ proptest! {
                 rows: every,
             }
         });
-        let spec = PipelineSpec { name, source, decode, batch, circuit, learn, validate, checkpoint, pipeline };
+        let metrics = MetricsSpec {
+            every_batches: every,
+            every_rows: every.map(|n| 3 * n),
+            every_seconds: every.map_or(Some(0.5), |n| Some(n as f64 / 4.0)),
+            rotate: 4096 * checkpoint.keep as u64,
+            keep: checkpoint.keep,
+        };
+        let spec =
+            PipelineSpec { name, source, decode, batch, circuit, learn, validate, checkpoint, metrics, pipeline };
         let text = spec.to_toml().unwrap();
         let again = PipelineSpec::parse(&text, "again.toml");
         prop_assert_eq!(again.as_ref(), Ok(&spec), "{}", text);

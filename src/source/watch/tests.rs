@@ -161,8 +161,8 @@ proptest! {
         };
         let (mut present, mut taken) = (BTreeSet::new(), BTreeSet::new());
         let mut reader = folder.open(None).unwrap();
-        // The last position, rows of its window that were delivered, and those that come again and are left out.
-        let (mut cursor, mut in_window, mut skip): (Option<Position>, usize, usize) = (None, 0, 0);
+        // The last position, rows of its window that were delivered, and those that came in this stretch.
+        let (mut cursor, mut delivered, mut came): (Option<Position>, usize, usize) = (None, 0, 0);
         let (mut words, mut damaged, mut order_taken) = (Vec::new(), BTreeSet::new(), Vec::new());
         let mut steps = steps.into_iter();
         let mut after_note = false;
@@ -176,7 +176,7 @@ proptest! {
                 }
                 Some(3) if !after_note => {
                     reader = folder.open(cursor.as_ref()).unwrap();
-                    (skip, in_window) = (in_window, 0);
+                    came = 0;
                     continue;
                 }
                 None if !to_come.is_empty() && !after_note => {
@@ -189,20 +189,19 @@ proptest! {
             after_note = false;
             match reader.next(&limits()).unwrap().unwrap() {
                 Arrived::WindowStart(position) => {
-                    let place: super::place::Place = position.read().unwrap();
+                    let place: place::Place = position.read().unwrap();
                     let current = place.current.unwrap();
                     let file: u8 = current.name[..2].parse().unwrap();
                     if current.block == 0 && taken.insert(file) {
                         order_taken.push(file);
                     }
-                    (cursor, in_window) = (Some(position), 0);
+                    (cursor, came) = (Some(position), 0);
                 }
                 Arrived::Piece(piece) => {
-                    in_window += 1;
-                    if skip > 0 {
-                        skip -= 1;
-                    } else {
+                    came += 1;
+                    if came > delivered {
                         words.push(word(&piece));
+                        delivered = came;
                     }
                 }
                 Arrived::Damaged(error) => {
@@ -210,8 +209,8 @@ proptest! {
                     damaged.insert(error.to_string());
                 }
                 Arrived::WindowEnd(position) => {
-                    prop_assert_eq!(skip, 0, "fewer rows than before");
-                    (cursor, in_window) = (Some(position), 0);
+                    prop_assert_eq!(came, delivered, "fewer rows than before");
+                    (cursor, delivered, came) = (Some(position), 0, 0);
                 }
                 Arrived::Note(note) => {
                     prop_assert!(note.contains("out of order") || note.contains("is empty"), "{}", note);
