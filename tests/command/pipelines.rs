@@ -118,6 +118,9 @@ fn every_pipeline_learns_from_its_data() {
     let out = tempfile::tempdir().unwrap();
     for (name, spec) in pipelines() {
         // `${ANEMONE_DATA}/wikitext2/train-*.parquet` is of the data set `wikitext2`.
+        if spec.source.kafka.is_some() {
+            continue; // `kafka.rs` runs them where there is a broker
+        }
         if let Some(file) = spec.source.files.first()
             && data(file.split('/').nth(1).unwrap()).is_none()
         {

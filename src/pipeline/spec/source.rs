@@ -7,10 +7,11 @@ use serde_json::{Map, Value};
 
 use super::document::Document;
 use super::section::Section;
-use super::tables;
+use super::{kafka, tables};
 use crate::error::{Error, Result};
 use crate::pipeline::suggest::list;
 use crate::source::OnGap;
+use crate::source::kafka::spec::{KafkaSpec, MergeOrder};
 use crate::source::synthetic::SyntheticSpec;
 use crate::source::token_width::TokenWidth;
 
@@ -51,12 +52,15 @@ pub struct SourceSpec {
     /// Made-up data with a known distribution, instead of files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub synthetic: Option<SyntheticSpec>,
+    /// A topic of Kafka, instead of files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kafka: Option<KafkaSpec>,
 }
 
 impl SourceSpec {
     /// Returns true if rows arrive while they are learned from.
     pub fn is_live(&self) -> bool {
-        self.is_standard_input() || self.follow || self.watch
+        self.is_standard_input() || self.follow || self.watch || self.kafka.is_some()
     }
 
     /// Returns true if rows come through a pipe.
@@ -67,7 +71,8 @@ impl SourceSpec {
     /// Returns true if a live source promises the same order of rows in every run. A watched folder does, for files that
     /// appear in the order of their names.
     pub fn has_fixed_order(&self) -> bool {
-        self.follow || self.watch
+        let is_merged_in_order = self.kafka.as_ref().is_some_and(|kafka| kafka.order == MergeOrder::RoundRobin);
+        self.follow || self.watch || is_merged_in_order
     }
 
     /// The same files as they are now, without waiting for others.
@@ -220,6 +225,9 @@ pub(super) fn formats_with(key: &str) -> Vec<&'static str> {
 
 pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<String>) -> Result<SourceSpec> {
     let section = Section::open(document, "source")?.only(tables::SOURCE.keys, elsewhere)?;
+    if section.has("kafka") {
+        return kafka::read(document, section);
+    }
     match (section.has("files"), section.has("synthetic")) {
         (true, false) => read_files(section, None),
         (false, true) => {
@@ -229,7 +237,9 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
             Ok(SourceSpec { synthetic: Some(read_synthetic(document)?), ..SourceSpec::default() })
         }
         (true, true) => Err(section.refuse("files", "has no meaning beside [source.synthetic]; keep one of them")),
-        (false, false) => Err(section.refuse("files", "is missing: say what to read, or write [source.synthetic]")),
+        (false, false) => {
+            Err(section.refuse("files", "is missing: say what to read, or write [source.synthetic] or [source.kafka]"))
+        }
     }
 }
 
@@ -309,7 +319,9 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     let watch = section.truth("watch", false)?;
     let settle = section.number("settle", |s| (0.0..=86_400.0).contains(&s), "in [0, 86400]")?;
     if watch && (is_standard_input || follow) {
-        return Err(section.refuse("watch", "has no meaning for standard input or a followed file, which are live anyway"));
+        return Err(
+            section.refuse("watch", "has no meaning for standard input or a followed file, which are live anyway")
+        );
     }
     if settle.is_some() && !watch {
         return Err(section.refuse("settle", "has no meaning for files that are not watched (watch = true)"));
@@ -317,10 +329,14 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     let gaps = [("fail", OnGap::Fail), ("skip", OnGap::Skip)];
     let on_gap = if inherited.is_none() { section.choice("on_gap", &gaps)? } else { None };
     if on_gap.is_some() && !follow && !watch {
-        return Err(section.refuse("on_gap", "has no meaning for files that are neither followed nor watched (follow, watch = true)"));
+        return Err(section.refuse(
+            "on_gap",
+            "has no meaning for files that are neither followed nor watched (follow, watch = true)",
+        ));
     }
     // Held-out lines beside other files have texts, whatever the column of these is called.
-    let usual = inherited.filter(|source| format == Format::Jsonl && source.format != Some(format)).map(|_| "text".into());
+    let usual =
+        inherited.filter(|source| format == Format::Jsonl && source.format != Some(format)).map(|_| "text".into());
     let inherited = inherited.filter(|source| source.format == Some(format));
     let said_here = column.is_some() || !columns.is_empty();
     let widths = [("u16", TokenWidth::U16), ("u32", TokenWidth::U32)];
@@ -351,6 +367,7 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         follow,
         on_gap: on_gap.unwrap_or_default(),
         synthetic: None,
+        kafka: None,
     })
 }
 
