@@ -54,9 +54,11 @@ pub mod store;
 pub mod synthetic;
 #[cfg(test)]
 mod testing;
+pub mod token_ranges;
 #[doc(hidden)]
 pub mod token_width;
 pub mod tokens;
+pub mod watch;
 #[doc(hidden)]
 pub mod zstd_frames;
 
