@@ -105,7 +105,7 @@ impl PipelineArgs {
         let flags: [(&str, &str, Option<Value>); 10] = [
             ("source.files", "--data", some(&self.data)),
             ("source.format", "--format", self.format.as_ref().map(|format| json!(format))),
-            ("source.follow", "--follow", self.follow.then(|| json!(true))),
+            ("source.follow", "--follow", self.follow.then_some(json!(true))),
             ("source.column", "--column", self.column.as_ref().map(|column| json!(column))),
             ("source.columns", "--columns", some(&self.columns)),
             ("batch.rows", "--batch-rows", self.batch_rows.map(Value::from)),
