@@ -107,10 +107,11 @@ pub enum BatcherInput {
     Decoded(Decoded),
     /// A stretch of the current window that cannot be read at all.
     Damaged(BadRecord),
-    /// The rest of the window that was begun before a resume does not come again; what comes next is at this position.
-    WindowLost(Position),
     /// The current window is complete; what comes next in a live source is at this position.
     WindowEnd(Option<Position>),
+    /// The current window, of which rows may have been delivered before, does not come again; what comes next is at
+    /// this position.
+    WindowLost(Position),
     /// The epoch is complete; its last window ended before.
     EpochEnd,
 }
@@ -226,11 +227,6 @@ impl Batcher {
                 self.place.position = Some(position);
                 Ok(())
             }
-            BatcherInput::WindowLost(next) => {
-                (self.skip, self.place.row) = (0, 0);
-                self.place.position = Some(next);
-                Ok(())
-            }
             BatcherInput::WindowEnd(next) => {
                 if let Some(table) = self.collected.take() {
                     let num_rows = table.num_rows() as u64;
@@ -240,6 +236,14 @@ impl Batcher {
                     self.segment = Some(Segment { table, order: Some(order), next: next as usize });
                 }
                 self.pending = Pending::WindowEnd(next);
+                Ok(())
+            }
+            BatcherInput::WindowLost(next) => {
+                self.skip = 0;
+                if self.place.row > 0 {
+                    self.tokens = narrow(&[], self.shape.values); // rows have begun with them already
+                }
+                self.pending = Pending::WindowEnd(Some(next));
                 Ok(())
             }
             BatcherInput::EpochEnd => {

@@ -87,14 +87,24 @@ pub const EPOCH: &str = "anemone_epoch";
 pub const CURSOR_WINDOW: &str = "anemone_cursor_window";
 /// Rows of the current window that were delivered.
 pub const CURSOR_ROW: &str = "anemone_cursor_row";
+/// Complaints of a client about its brokers; label `topic`.
+pub const SOURCE_ERRORS: &str = "anemone_source_errors_total";
+/// 1 while a broker answers, else 0; label `topic`.
+pub const SOURCE_CONNECTED: &str = "anemone_source_connected";
+/// Messages of a topic that are still to be read; label `topic`.
+pub const SOURCE_LAG: &str = "anemone_source_lag";
+/// Messages that were deleted before they were read; label `topic`.
+pub const SOURCE_GONE: &str = "anemone_source_gone_total";
 
+/// Label of the metrics of a topic: its name.
+pub const TOPIC: &str = "topic";
 /// Label of [`STAGE_WAIT`]: which stage.
 pub const STAGE: &str = "stage";
 /// Label of [`STAGE_WAIT`]: `input` or `output`.
 pub const SIDE: &str = "side";
 
 /// All metrics, with the question that each answers.
-pub const METRICS: [Metric; 22] = [
+pub const METRICS: [Metric; 26] = [
     counter(ROWS, Unit::Count, "rows learned from"),
     counter(BATCHES, Unit::Count, "batches learned from"),
     counter(UPDATES, Unit::Count, "updates of the parameters"),
@@ -142,6 +152,14 @@ pub const METRICS: [Metric; 22] = [
     gauge(EPOCH, Unit::Count, "epochs that are over"),
     gauge(CURSOR_WINDOW, Unit::Count, "windows of the current epoch that are over: how far is it?"),
     gauge(CURSOR_ROW, Unit::Count, "rows of the current window that were delivered: how far is it?"),
+    counter(SOURCE_ERRORS, Unit::Count, "complaints about brokers of a topic: is the connection good?"),
+    gauge(SOURCE_CONNECTED, Unit::Count, "1 while a broker of the topic answers: is there an outage?"),
+    gauge(SOURCE_LAG, Unit::Count, "messages of the topic that are still to be read: does the run keep up?"),
+    counter(
+        SOURCE_GONE,
+        Unit::Count,
+        "messages deleted before they were read (on_gap = \"skip\"): is retention too short?",
+    ),
 ];
 
 const fn counter(name: &'static str, unit: Unit, meaning: &'static str) -> Metric {

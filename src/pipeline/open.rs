@@ -28,6 +28,11 @@ use crate::source::compressed_tokens::CompressedTokens;
 use crate::source::follow::FollowedFile;
 use crate::source::json_lines::JsonLines;
 use crate::source::jsonl::JsonlSource;
+use crate::source::kafka::spec::KafkaSpec;
+#[cfg(feature = "kafka")]
+use crate::source::kafka::spec::MessageFormat;
+#[cfg(feature = "kafka")]
+use crate::source::kafka::{Access, KafkaSource};
 use crate::source::npy::NpyFiles;
 #[cfg(feature = "parquet")]
 use crate::source::parquet::ParquetSource;
@@ -130,6 +135,9 @@ async fn open_hinted(
         },
         (None, names, _) => Columns::Many(names.to_vec()),
     };
+    if let Some(kafka) = &spec.kafka {
+        return open_kafka(kafka, spec, decode, columns, limits).await;
+    }
     let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
     #[cfg(not(feature = "parquet"))]
     match format {
@@ -206,6 +214,46 @@ async fn open_followed(
     let file = detached("followed-file", open).await?; // blocks until there is a line
     let (hint, reading) = (file.kind().map_or(Hint::TokenRows, Hint::Records), file.reading());
     Ok((Source::Live(Arc::new(file)), hint, reading))
+}
+
+#[cfg(feature = "kafka")]
+async fn open_kafka(
+    kafka: &KafkaSpec,
+    spec: &SourceSpec,
+    decode: &DecodeSpec,
+    columns: Columns,
+    limits: ReadLimits,
+) -> Result<(Source, Hint, Option<Reading>)> {
+    let brokers: Vec<String> = kafka.brokers.iter().map(|broker| expand_path(broker)).collect::<Result<_>>()?;
+    let option = |(name, value): (&String, &String)| match expand_path(value) {
+        Ok(value) => Ok((name.clone(), value)),
+        Err(error) => Err(error.at(format_args!("kafka.options: `{name}`"))),
+    };
+    let access =
+        Access { brokers: brokers.join(","), options: kafka.options.iter().map(option).collect::<Result<_>>()? };
+    let (kafka, width) = (kafka.clone(), spec.tokens.unwrap_or(TokenWidth::U16));
+    let are_rows = decode.kind == Some(DecodeKind::Rows);
+    let is_ids = kafka.value == MessageFormat::Ids;
+    let open = move || {
+        // Said at once: nothing else happens until a message comes.
+        let tell = |text: &str| eprintln!("note: {text}");
+        KafkaSource::open(&kafka, access, &columns, width, are_rows, limits, &tell).map_err(|e| e.at("kafka"))
+    };
+    let source = detached("kafka", open).await?; // blocks until brokers answer, and until there is a message
+    let hint = if is_ids && !are_rows { Hint::TokenStream } else { Hint::Records(source.kind()) };
+    let reading = source.reading();
+    Ok((Source::Live(Arc::new(source)), hint, reading))
+}
+
+#[cfg(not(feature = "kafka"))]
+async fn open_kafka(
+    _: &KafkaSpec,
+    _: &SourceSpec,
+    _: &DecodeSpec,
+    _: Columns,
+    _: ReadLimits,
+) -> Result<(Source, Hint, Option<Reading>)> {
+    Err(Error::not_built("kafka: a topic", "kafka"))
 }
 
 fn is_compressed(shard: &Shard) -> bool {

@@ -22,6 +22,7 @@ mod decode;
 mod defaults;
 mod document;
 mod expand;
+mod kafka;
 mod key;
 mod learn;
 mod section;

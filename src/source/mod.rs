@@ -38,6 +38,7 @@ pub mod json_lines;
 pub mod json_records;
 mod json_shape;
 pub mod jsonl;
+pub mod kafka;
 mod limits;
 mod lines;
 mod mapped;
@@ -164,6 +165,12 @@ pub trait LiveSource: Send + Sync {
 
     /// A reader from a position on; `None` is the beginning. May block.
     fn open(self: Arc<Self>, from: Option<&Position>) -> Result<Box<dyn LiveReader>>;
+
+    /// A checkpoint with this position is on disk: what comes before it need not be kept for this run any more. Must
+    /// not block.
+    fn kept(&self, position: &Position) {
+        let _ = position;
+    }
 }
 
 /// Reads a live source, window by window.
@@ -248,6 +255,8 @@ pub enum Positions {
     RowNumbers(Vec<u64>),
     /// Byte offsets.
     Bytes(Vec<u64>),
+    /// Offsets of messages in their partition.
+    Offsets(Vec<u64>),
 }
 
 impl Positions {
@@ -257,6 +266,7 @@ impl Positions {
             Self::Rows { first } => ("row", first + record as u64),
             Self::RowNumbers(rows) => ("row", rows[record]),
             Self::Bytes(offsets) => ("byte", offsets[record]),
+            Self::Offsets(offsets) => ("offset", offsets[record]),
         }
     }
 }

@@ -14,6 +14,7 @@ mod damage;
 mod drawn_rows;
 mod first_use;
 mod follow;
+mod kafka;
 mod kill;
 mod older_runs;
 mod pipelines;

@@ -117,6 +117,9 @@ fn every_pipeline_opens_with_what_it_shows_and_how_it_becomes_full_batch_em() {
 fn every_pipeline_learns_from_its_data() {
     let out = tempfile::tempdir().unwrap();
     for (name, spec) in pipelines() {
+        if spec.source.kafka.is_some() {
+            continue; // `kafka.rs` runs them where there is a broker
+        }
         // `${ANEMONE_DATA}/wikitext2/train-*.parquet` is of the data set `wikitext2`; what arrives is of none.
         if let Some(file) = spec.source.files.first()
             && file.split('/').nth(1).and_then(data).is_none()

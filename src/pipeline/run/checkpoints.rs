@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::learner::Hold;
 use crate::pipeline::observer::Event;
 use crate::pipeline::run_files::RunFiles;
+use crate::source::Source;
 use crate::telemetry;
 
 /// A checkpoint on its way to the disk.
@@ -119,6 +120,10 @@ impl Run<'_> {
             gauge!(telemetry::CHECKPOINT_TIME).set(now.as_secs_f64());
         }
         self.checkpointed.path = Some(path.clone());
+        let position = self.checkpointed.cursor.as_ref().and_then(|cursor| cursor.position.as_ref());
+        if let (Source::Live(source), Some(position)) = (&self.inputs.source, position) {
+            source.kept(position);
+        }
         self.observer.event(&Event::Checkpointed { path });
         Ok(())
     }

@@ -5,10 +5,11 @@ use serde_json::{Map, Value};
 
 use super::document::Document;
 use super::section::Section;
-use super::tables;
+use super::{kafka, tables};
 use crate::error::{Error, Result};
 use crate::pipeline::suggest::list;
 use crate::source::OnGap;
+use crate::source::kafka::spec::{KafkaSpec, MergeOrder};
 use crate::source::synthetic::SyntheticSpec;
 use crate::source::token_width::TokenWidth;
 
@@ -43,12 +44,15 @@ pub struct SourceSpec {
     /// Made-up data with a known distribution, instead of files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub synthetic: Option<SyntheticSpec>,
+    /// A topic of Kafka, instead of files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kafka: Option<KafkaSpec>,
 }
 
 impl SourceSpec {
     /// Returns true if rows arrive while they are learned from.
     pub fn is_live(&self) -> bool {
-        self.is_standard_input() || self.follow
+        self.is_standard_input() || self.follow || self.kafka.is_some()
     }
 
     /// Returns true if rows come through a pipe.
@@ -58,7 +62,7 @@ impl SourceSpec {
 
     /// Returns true if a live source promises the same order of rows in every run.
     pub fn has_fixed_order(&self) -> bool {
-        self.follow
+        self.follow || self.kafka.as_ref().is_some_and(|kafka| kafka.order == MergeOrder::RoundRobin)
     }
 
     /// Returns true if no end of the rows is known: they arrive, or are made, for as long as one likes.
@@ -198,6 +202,9 @@ pub(super) fn formats_with(key: &str) -> Vec<&'static str> {
 
 pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<String>) -> Result<SourceSpec> {
     let section = Section::open(document, "source")?.only(tables::SOURCE.keys, elsewhere)?;
+    if section.has("kafka") {
+        return kafka::read(document, section);
+    }
     match (section.has("files"), section.has("synthetic")) {
         (true, false) => read_files(section, None),
         (false, true) => {
@@ -207,7 +214,9 @@ pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<Strin
             Ok(SourceSpec { synthetic: Some(read_synthetic(document)?), ..SourceSpec::default() })
         }
         (true, true) => Err(section.refuse("files", "has no meaning beside [source.synthetic]; keep one of them")),
-        (false, false) => Err(section.refuse("files", "is missing: say what to read, or write [source.synthetic]")),
+        (false, false) => {
+            Err(section.refuse("files", "is missing: say what to read, or write [source.synthetic] or [source.kafka]"))
+        }
     }
 }
 
@@ -315,6 +324,7 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         follow,
         on_gap: on_gap.unwrap_or_default(),
         synthetic: None,
+        kafka: None,
     })
 }
 

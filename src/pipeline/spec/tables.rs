@@ -15,10 +15,11 @@ pub(crate) const SECTIONS: [&Table; 9] =
     [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &VALIDATE, &CHECKPOINT, &METRICS, &PIPELINE];
 
 /// Everything a pipeline may say, in the order of the file.
-pub(crate) const ALL: [&Table; 14] = [
+pub(crate) const ALL: [&Table; 15] = [
     &ROOT,
     &SOURCE,
     &SYNTHETIC,
+    &KAFKA,
     &DECODE,
     &BATCH,
     &CIRCUIT,
@@ -58,7 +59,7 @@ pub(super) const ROOT: Table = Table {
 
 pub(super) const SOURCE: Table = Table {
     path: "source",
-    about: "Where rows come from: `files`, or `[source.synthetic]`.",
+    about: "Where rows come from: `files`, `[source.synthetic]` or `[source.kafka]`.",
     owners: source::formats_with,
     keys: &[
         key("files", Texts, Required, FILES_ABOUT),
@@ -86,6 +87,12 @@ pub(super) const SOURCE: Table = Table {
             Means("files are read"),
             "Rows from a random model, instead of files",
         ),
+        key(
+            "kafka",
+            Other("a section, `[source.kafka]`"),
+            Means("files are read"),
+            "Messages of a topic, instead of files (feature `kafka`)",
+        ),
     ],
 };
 
@@ -101,6 +108,60 @@ pub(super) const SYNTHETIC: Table = Table {
         key("seed", Whole(0), Default, "Decides the distribution and the rows"),
         key("rows", Whole(1), Means("endless"), "Rows in an epoch"),
         key("drift", Whole(1), Means("no drift"), "The row from which on all rows come from a second distribution"),
+    ],
+};
+
+pub(super) const KAFKA: Table = Table {
+    path: "source.kafka",
+    about: "Messages of a topic of Apache Kafka. `column`, `columns` (JSON, Arrow) and `tokens` (ids) stand in \
+            `[source]`.",
+    owners: for_all,
+    keys: &[
+        key("brokers", Texts, Required, "Addresses, `host:port`; `${NAME}` is replaced by the environment"),
+        key("topic", Text, Required, "The topic"),
+        key(
+            "partitions",
+            Other("list of numbers of partitions"),
+            Means("all, and those that appear later, from their beginning"),
+            "The partitions to read",
+        ),
+        key(
+            "start",
+            Other("`\"earliest\"`, `\"latest\"`, or a time (RFC 3339)"),
+            Default,
+            "Where a run begins that has no checkpoint",
+        ),
+        key(
+            "value",
+            Word(&["json", "text", "ids", "arrow"]),
+            Default,
+            "What a message holds: columns or a list, a text, little-endian ids, an Arrow IPC stream",
+        ),
+        key(
+            "order",
+            Word(&["arrival", "round-robin"]),
+            Default,
+            "How partitions are merged; `round-robin` waits for the slowest, and is the same in every run",
+        ),
+        key(
+            "on_gap",
+            Word(&["fail", "skip"]),
+            Default,
+            "What happens where the broker has deleted what comes next: an error, or a warning",
+        ),
+        key(
+            "group",
+            Text,
+            Means("nothing is committed"),
+            "The group that offsets of checkpoints are committed for, to show lag; they are never read",
+        ),
+        key("timeout", Number("positive"), Default, "Seconds that brokers have to answer when the topic is opened"),
+        key(
+            "options",
+            Other("table of texts, numbers and truths"),
+            Means("none"),
+            "Options of librdkafka, such as `\"security.protocol\"`; a secret must be `\"${NAME}\"`",
+        ),
     ],
 };
 

@@ -1,0 +1,278 @@
+//! Apache Kafka itself, where `.ci/kafka` has got its jars (`ANEMONE_KAFKA` names their folder): a topic is learned under
+//! kills and a broker that restarts, and mistakes get their errors.
+//!
+//! `ANEMONE_KAFKA_ROWS=200000 ANEMONE_KAFKA_KILLS=50 cargo test --test command -- kafka:: --nocapture` is the long
+//! version; the default is a small one, for every day. An in-process broker is tested without Java: `source/kafka/`.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anemone::rng::Rng;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use rdkafka::topic_partition_list::TopicPartitionList;
+use serde_json::Value;
+
+const PARTITIONS: i32 = 8;
+/// Bits of a row's number: each is a column.
+const BITS: usize = 18;
+/// No command takes longer.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+fn number_of(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// A broker on loopback, which ends with the test.
+struct Broker {
+    folder: PathBuf,
+    port: u16,
+}
+
+impl Broker {
+    fn script(arguments: &[&str]) -> Output {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/kafka");
+        Command::new(script).args(arguments).stdin(Stdio::null()).output().unwrap()
+    }
+
+    fn start(folder: &Path) -> Self {
+        let broker = Self { folder: folder.to_path_buf(), port: free_ports() };
+        broker.again();
+        broker
+    }
+
+    fn again(&self) {
+        let output = Self::script(&["start", self.folder.to_str().unwrap(), &self.port.to_string()]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn stop(&self) {
+        Self::script(&["stop", self.folder.to_str().unwrap()]);
+    }
+
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", self.address());
+        config
+    }
+
+    fn create_topic(&self, name: &str) {
+        let admin: AdminClient<DefaultClientContext> = self.config().create().unwrap();
+        let topic = NewTopic::new(name, PARTITIONS, TopicReplication::Fixed(1));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
+        let created = runtime.block_on(admin.create_topics([&topic], &options)).unwrap();
+        created.into_iter().for_each(|topic| drop(topic.unwrap()));
+    }
+
+    /// Rows that are their own numbers in binary, dealt out to the partitions.
+    fn send_rows(&self, topic: &str, rows: usize, compression: &str) {
+        let mut config = self.config();
+        config
+            .set("compression.type", compression)
+            .set("linger.ms", "20")
+            .set("queue.buffering.max.messages", "1000000");
+        let producer: BaseProducer = config.create().unwrap();
+        for row in 0..rows {
+            let columns: Vec<String> = (0..BITS).map(|bit| format!("\"b{bit}\":{}", row >> bit & 1)).collect();
+            let payload = format!("{{{}}}", columns.join(","));
+            let record = BaseRecord::<(), str>::to(topic).partition(row as i32 % PARTITIONS).payload(&payload);
+            producer.send(record).map_err(|(error, _)| error).unwrap();
+        }
+        producer.flush(Duration::from_secs(120)).unwrap();
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// The first of three ports in a row that nobody uses.
+fn free_ports() -> u16 {
+    loop {
+        let first = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        if first < 65_000 && (1..3).all(|next| TcpListener::bind(("127.0.0.1", first + next)).is_ok()) {
+            return first;
+        }
+    }
+}
+
+fn pipeline(broker: &Broker, topic: &str, rows: usize, more: &str) -> String {
+    format!(
+        "[source.kafka]\nbrokers = '{}'\ntopic = '{topic}'\norder = 'round-robin'\ntimeout = 20\ngroup = 'lag'\n{more}\n\
+         [decode]\nkind = 'rows'\ncats = 2\n[batch]\nrows = 200\n[circuit]\nmodel = 'hmm'\nlatents = 64\n\
+         [learn]\nrows = {rows}\n[checkpoint]\nevery_batches = 3\nkeep = 2\n",
+        broker.address()
+    )
+}
+
+fn start(file: &Path, out: &Path) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
+    command.args(["train", "--quiet", "--resume", "--threads", "1", "--out"]).args([out, file]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// The exit of a command within `patience`, and what it said.
+fn finish(mut child: Child, patience: Duration) -> Output {
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begun.elapsed() > patience {
+            child.kill().unwrap(); // by id
+            let output = child.wait_with_output().unwrap();
+            panic!("not through after {patience:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    child.wait_with_output().unwrap()
+}
+
+fn finish_well(child: Child) -> String {
+    let output = finish(child, PATIENCE);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+/// Parameters, optimizer, and progress without times, of the last checkpoint.
+fn outcome(out: &Path) -> (Vec<u8>, Vec<u8>, Value) {
+    let mut steps: Vec<PathBuf> =
+        std::fs::read_dir(out.join("checkpoints")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    steps.retain(|path| path.file_name().unwrap().to_string_lossy().starts_with("step-"));
+    steps.sort();
+    let folder = steps.pop().expect("a run has a checkpoint");
+    let read = |name: &str| std::fs::read(folder.join(name)).unwrap();
+    let meta: Value = serde_json::from_slice(&read("checkpoint.json")).unwrap();
+    let mut progress = meta["body"]["progress"].clone();
+    for clock in ["compute_seconds", "query_seconds", "wait_seconds"] {
+        progress.as_object_mut().unwrap().remove(clock);
+    }
+    (read("model.safetensors"), read("optimizer.safetensors"), progress)
+}
+
+#[test]
+fn a_topic_is_learned_once_under_kills_and_broker_restarts_and_mistakes_are_named() {
+    if std::env::var_os("ANEMONE_KAFKA").is_none() {
+        eprintln!("skipped: ANEMONE_KAFKA is not set: .ci/kafka gets Kafka's jars");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(&folder.path().join("broker"));
+    let (rows, wanted_kills) = (number_of("ANEMONE_KAFKA_ROWS", 16_000), number_of("ANEMONE_KAFKA_KILLS", 5));
+    for (topic, compression) in [("plain", "none"), ("small", "zstd")] {
+        broker.create_topic(topic);
+        broker.send_rows(topic, rows, compression);
+    }
+    let file = |topic: &str, more: &str| {
+        let file = folder.path().join(format!("{topic}.toml"));
+        std::fs::write(&file, pipeline(&broker, topic, rows, more)).unwrap();
+        file
+    };
+
+    // Nobody disturbs this one.
+    let whole = folder.path().join("whole");
+    let begun = Instant::now();
+    finish_well(start(&file("plain", ""), &whole));
+    let (time, expected) = (begun.elapsed(), outcome(&whole));
+    assert_eq!(expected.2["rows"], rows);
+    let next = &expected.2["cursor"]["position"]["next"];
+    let each = rows / PARTITIONS as usize;
+    assert!((0..PARTITIONS).all(|partition| next[partition.to_string()] == each), "{next}");
+    println!("uninterrupted: {rows} rows in {time:.1?}");
+    check_lag(&broker, each);
+
+    // The same rows in a compressed topic, killed and without a broker again and again.
+    let (mut kills, mut restarts, mut rng) = (0, 0, Rng::new(21));
+    let (killed, file) = (folder.path().join("killed"), file("small", ""));
+    let begun = Instant::now();
+    let mut useful = 0;
+    let mut last_rows = Value::Null;
+    loop {
+        let mut child = start(&file, &killed);
+        // Late enough that most have learned something since they were resumed.
+        let share = rng.uniform() * (2.0 / wanted_kills as f64).min(0.7);
+        thread::sleep(Duration::from_secs_f64(0.7 + time.as_secs_f64() * share));
+        if kills % 5 == 2 && restarts <= kills / 5 {
+            broker.stop();
+            thread::sleep(Duration::from_secs_f64(rng.uniform()));
+            broker.again();
+            restarts += 1;
+        }
+        if kills >= wanted_kills || child.try_wait().unwrap().is_some() {
+            finish_well(child);
+            break;
+        }
+        child.kill().unwrap(); // SIGKILL, by id
+        child.wait().unwrap();
+        kills += 1;
+        if killed.join("checkpoints").is_dir() && std::fs::read_dir(killed.join("checkpoints")).unwrap().count() > 1 {
+            let rows = outcome(&killed).2["rows"].clone();
+            useful += usize::from(rows != last_rows);
+            last_rows = rows;
+        }
+    }
+    println!("{kills} kills, {useful} of them after progress, {restarts} broker restarts, {:.0?}", begun.elapsed());
+    let found = outcome(&killed);
+    assert_eq!(found.2, expected.2, "place and counters");
+    assert!(found.0 == expected.0, "parameters differ after {kills} kills");
+    assert!(found.1 == expected.1, "the optimizer's state differs after {kills} kills");
+    assert!(useful > 0 && restarts > 0, "{useful} kills after progress, {restarts} restarts");
+
+    check_mistakes(&broker, folder.path(), rows);
+}
+
+/// The group knows how far a checkpoint is, or the one before it.
+fn check_lag(broker: &Broker, each: usize) {
+    let consumer: BaseConsumer = broker.config().set("group.id", "lag").create().unwrap();
+    let mut list = TopicPartitionList::new();
+    list.add_partition_range("plain", 0, PARTITIONS - 1);
+    let committed = consumer.committed_offsets(list, Duration::from_secs(20)).unwrap();
+    for element in committed.elements() {
+        let offset = element.offset().to_raw().unwrap();
+        assert!(offset > 0 && offset <= each as i64, "partition {}: {offset} of {each}", element.partition());
+    }
+}
+
+fn check_mistakes(broker: &Broker, folder: &Path, rows: usize) {
+    let run = |name: &str, text: &str, password: &str| {
+        let file = folder.join(format!("{name}.toml"));
+        std::fs::write(&file, text).unwrap();
+        let out = folder.join(name);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
+        command.args(["train", "--quiet", "--out"]).args([&out, &file]).env("TIDE", password);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let output = finish(child, Duration::from_secs(60));
+        let resolved = std::fs::read_to_string(out.join("resolved.toml")).unwrap_or_default();
+        assert!(!resolved.contains(password), "{resolved}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!said.contains(password), "{said}");
+        (output.status.code(), said)
+    };
+    let (code, said) = run("unknown", &pipeline(broker, "nowhere", rows, ""), "unused");
+    assert!(code != Some(0) && said.contains("topic `nowhere` is not there"), "{code:?} {said}");
+
+    let sasl = "options = { 'security.protocol' = 'sasl_plaintext', 'sasl.mechanism' = 'PLAIN', \
+                'sasl.username' = 'anemone', 'sasl.password' = '${TIDE}' }";
+    let text =
+        pipeline(broker, "small", 800, sasl).replace(&broker.address(), &format!("127.0.0.1:{}", broker.port + 1));
+    let (code, said) = run("wrong", &text, "ebb-and-flow");
+    assert!(code != Some(0) && said.contains("refuse the credentials"), "{code:?} {said}");
+    let (code, said) = run("right", &text, "tide-pool");
+    assert!(code == Some(0), "{said}");
+
+    broker.stop();
+    let (code, said) =
+        run("nobody", &pipeline(broker, "small", rows, "").replace("timeout = 20", "timeout = 3"), "unused");
+    assert!(code != Some(0) && said.contains("no answer within 3 seconds"), "{code:?} {said}");
+}
