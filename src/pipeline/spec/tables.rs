@@ -15,7 +15,7 @@ pub(crate) const SECTIONS: [&Table; 9] =
     [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &VALIDATE, &CHECKPOINT, &METRICS, &PIPELINE];
 
 /// Everything a pipeline may say, in the order of the file.
-pub(crate) const ALL: [&Table; 14] = [
+pub(crate) const ALL: [&Table; 15] = [
     &ROOT,
     &SOURCE,
     &SYNTHETIC,
