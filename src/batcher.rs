@@ -240,7 +240,9 @@ impl Batcher {
             }
             BatcherInput::WindowLost(next) => {
                 self.skip = 0;
-                self.tokens = narrow(&[], self.shape.values); // rows have begun with them already
+                if self.place.row > 0 {
+                    self.tokens = narrow(&[], self.shape.values); // rows have begun with them already
+                }
                 self.pending = Pending::WindowEnd(Some(next));
                 Ok(())
             }

@@ -10,6 +10,7 @@ pub mod cpu;
 #[cfg_attr(docsrs, doc(cfg(feature = "cuda")))]
 pub mod cuda;
 mod device;
+mod micro_batch;
 mod place;
 
 use std::sync::Arc;

@@ -99,6 +99,11 @@ impl JsonShape {
         }
     }
 
+    /// Returns true if all records have as many numbers as the kind says, not only those of the first lines.
+    pub(super) fn has_fixed_width(&self) -> bool {
+        matches!(self.form, Form::Columns { .. })
+    }
+
     /// Which keys are learned from, and which of the first lines' are not; neither where a line is a list.
     pub fn reading(&self) -> Reading {
         self.reading.clone()
@@ -215,6 +220,8 @@ fn of_objects(fields: &[Field], columns: &Columns) -> Result<JsonShape> {
     let form = match columns {
         Columns::Auto => choose(fields).ok_or_else(|| Error::option(what_would_work(fields)))?,
         Columns::Only(wanted) => choose_only(fields, *wanted)?,
+        // What was always meant where nothing was said: lines without it are bad records, not a mistake of the user.
+        Columns::One(name) if name == TEXT && fields.iter().all(|field| field.name != TEXT) => Form::Text(name.clone()),
         Columns::One(name) => one(find(fields, name)?)?,
         Columns::Many(names) => Form::Columns { names: many(fields, names)?, all: false },
     };

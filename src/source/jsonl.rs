@@ -1,53 +1,48 @@
-//! Texts in JSON lines: `.jsonl` in ranges of bytes, `.jsonl.zst` streamed.
+//! JSON lines: `.jsonl` in ranges of bytes, `.jsonl.zst` streamed.
 //!
-//! A block of a plain file is a range of bytes, and a line belongs to the block in which its first byte lies; so every
+//! What a line means (a text, a list of numbers, columns of numbers) is found out from the first lines of the first file
+//! (`json_shape`). A block of a plain file is a range of bytes, and a line belongs to the block in which its first byte lies; so every
 //! line is in one block whatever the block size, and blocks can be read in any order. A compressed file is one block
-//! that is decompressed as it is read. A line that is not an object with the wanted text is a bad record at its byte
-//! offset (in a compressed file: of what it decompresses to). Blank lines are nothing.
+//! that is decompressed as it is read. A line that does not fit is a bad record at its byte offset (in a compressed file:
+//! of what it decompresses to).
 
-use std::borrow::Cow;
-use std::fmt;
 use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::{Buf, Bytes};
-use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::store::{READER_BYTES, Shard, read_error};
-use super::{
-    Blobs, Block, BlockSource, BoxFuture, Fetched, Manifest, Piece, Positions, ReadLimits, Records, zstd_frames,
-};
+use super::columns::{Columns, Reading, RecordKind};
+use super::json_records::JsonShape;
+use super::lines::{LinePieces, Lines, MAX_LINE_BYTES, first_lines};
+use super::store::{READER_BYTES, Shard};
+use super::{Block, BlockSource, BoxFuture, Fetched, Manifest, ReadLimits, zstd_frames};
 use crate::error::{Error, Result};
 
 /// A block of a plain file.
 const BLOCK_BYTES: u64 = 4 << 20;
-/// A longer line is a bad record: it may be a file that is no text at all.
-const MAX_LINE_BYTES: usize = 64 << 20;
 /// How much is fetched at first to find the end of a block's last line; then twice as much, and so on.
 const TAIL_BYTES: u64 = 64 << 10;
-/// How much a line splitter reads at once.
-const READ_BYTES: usize = 64 << 10;
 
-/// Texts in a field of JSON lines.
+/// Records in JSON lines.
 pub struct JsonlSource {
     manifest: Manifest,
     blocks: Vec<Block>,
     shards: Vec<Shard>,
     /// Of each block: the shard's index, and its bytes there.
     ranges: Vec<(usize, Range<u64>)>,
-    field: Arc<str>,
+    shape: Arc<JsonShape>,
     max_line_bytes: usize,
 }
 
 impl JsonlSource {
-    /// Lines of all shards, of which `field` is the text.
-    pub async fn open(shards: Vec<Shard>, field: &str) -> Result<Self> {
-        Self::open_with_block_bytes(shards, field, BLOCK_BYTES).await
+    /// Lines of all shards. What is wanted of them is found in the first.
+    pub async fn open(shards: Vec<Shard>, columns: &Columns) -> Result<Self> {
+        Self::open_with_block_bytes(shards, columns, BLOCK_BYTES).await
     }
 
     /// The same with blocks of another size.
-    pub async fn open_with_block_bytes(shards: Vec<Shard>, field: &str, block_bytes: u64) -> Result<Self> {
+    pub async fn open_with_block_bytes(shards: Vec<Shard>, columns: &Columns, block_bytes: u64) -> Result<Self> {
         let block_bytes = block_bytes.max(1);
         let (mut entries, mut blocks, mut ranges) = (Vec::new(), Vec::new(), Vec::new());
         for (index, shard) in shards.iter().enumerate() {
@@ -77,12 +72,30 @@ impl JsonlSource {
                 ranges.push((index, range));
             }
         }
-        let manifest = Manifest::new("jsonl", entries, field);
-        manifest.require_files()?;
-        if blocks.is_empty() {
-            return Err(Error::data(format!("{}: no line in any file", shards[0].name())));
+        if entries.is_empty() {
+            Manifest::default().require_files()?;
         }
-        Ok(Self { manifest, blocks, shards, ranges, field: field.into(), max_line_bytes: MAX_LINE_BYTES })
+        let Some(first) = ranges.first().map(|(index, _)| &shards[*index]) else {
+            return Err(Error::data(format!("{}: no line in any file", shards[0].name())));
+        };
+        let shape = find_shape(first, columns).await?;
+        let manifest = Manifest::new("jsonl", entries, &shape.identity());
+        Ok(Self { manifest, blocks, shards, ranges, shape: Arc::new(shape), max_line_bytes: MAX_LINE_BYTES })
+    }
+
+    /// What the records are. How long lists are is not known before they are read.
+    pub fn kind(&self) -> RecordKind {
+        match self.shape.kind() {
+            RecordKind::Lists { reals, .. } if !self.shape.has_fixed_width() => {
+                RecordKind::Lists { width: None, reals }
+            }
+            kind => kind,
+        }
+    }
+
+    /// Which keys are read, and which are not; `None` where lines are lists.
+    pub fn reading(&self) -> Option<Reading> {
+        Some(self.shape.reading()).filter(|reading| !reading.read.is_empty())
     }
 
     async fn fetch_block(&self, block: usize, limits: ReadLimits) -> Result<Fetched> {
@@ -96,18 +109,26 @@ impl JsonlSource {
             let (start, lines) = fetch_lines(shard, range.clone(), max_line_bytes).await?;
             (start, Box::new(lines.reader()))
         };
-        let lines = Lines { input, buffer: Vec::new(), used: 0, offset: start, max_line_bytes, is_at_end: false };
-        Ok(Fetched {
-            pieces: Box::new(Pieces {
-                lines,
-                file: shard.name().clone(),
-                field: self.field.clone(),
-                piece_bytes: limits.piece_bytes,
-                failure: None,
-                is_over: false,
-            }),
-        })
+        let lines = Lines::new(input, start, max_line_bytes);
+        let pieces = LinePieces::new(lines, shard.name().clone(), self.shape.clone(), limits.piece_bytes);
+        Ok(Fetched { pieces: Box::new(pieces) })
     }
+}
+
+/// What the lines of a file mean. A file that is damaged has few first lines: what that means is decided when it is read
+/// (`on_bad`).
+async fn find_shape(shard: &Shard, columns: &Columns) -> Result<JsonShape> {
+    let input: Box<dyn Read + Send> = if is_compressed(shard) {
+        let decoder = zstd::stream::read::Decoder::new(shard.reader(0..shard.size())?);
+        Box::new(decoder.map_err(|error| Error::io_at(&**shard.name(), &error))?)
+    } else {
+        Box::new(shard.reader(0..shard.size())?)
+    };
+    // It waits for bytes: not on a thread that drives others.
+    let look = tokio::task::spawn_blocking(move || first_lines(input));
+    let lines = look.await.map_err(|e| Error::internal(format!("looking at the first lines: {e}")))?;
+    let lines: Vec<&[u8]> = lines.iter().map(Vec::as_slice).collect();
+    JsonShape::find(&lines, columns).map_err(|error| error.at(shard.name()))
 }
 
 /// The lines that begin in a range, to the end of the last of them, and where the first begins.
@@ -163,267 +184,6 @@ impl BlockSource for JsonlSource {
     }
 }
 
-/// Records in a piece at most: lines without text take room too.
-const PIECE_RECORDS: usize = 8192;
-
-/// The pieces of a block.
-struct Pieces {
-    lines: Lines,
-    file: Arc<str>,
-    field: Arc<str>,
-    piece_bytes: usize,
-    /// Delivered after the lines that came before it.
-    failure: Option<Error>,
-    is_over: bool,
-}
-
-impl Iterator for Pieces {
-    type Item = Result<Piece>;
-
-    fn next(&mut self) -> Option<Result<Piece>> {
-        let mut blobs = Blobs::default();
-        let (mut offsets, mut bad) = (Vec::new(), Vec::new());
-        while !self.is_over && blobs.bytes.len() < self.piece_bytes.max(1) && blobs.ends.len() < PIECE_RECORDS {
-            match self.lines.next() {
-                Ok(None) => self.is_over = true,
-                Err(error) => {
-                    self.is_over = true;
-                    let place = format!("{}: after byte {} of its lines", self.file, self.lines.offset);
-                    self.failure = Some(read_error(&place, &error));
-                }
-                Ok(Some((offset, line))) => {
-                    let text = match line {
-                        Line::Whole(line) => {
-                            let line = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| offset == 0).unwrap_or(line);
-                            if line.trim_ascii().is_empty() {
-                                continue;
-                            }
-                            text_of(line, &self.field)
-                        }
-                        Line::TooLong => Err(format!(
-                            "a line of more than {} bytes is too long: it is no text, or pipeline.memory is to be \
-                             raised",
-                            self.lines.max_line_bytes
-                        )),
-                    };
-                    offsets.push(offset);
-                    match text {
-                        Ok(text) => blobs.push(text.as_bytes()),
-                        Err(reason) => {
-                            bad.push((blobs.ends.len(), reason));
-                            blobs.push(&[]);
-                        }
-                    }
-                }
-            }
-        }
-        if offsets.is_empty() {
-            return self.failure.take().map(Err);
-        }
-        let positions = Positions::Bytes(offsets);
-        Some(Ok(Piece { file: self.file.clone(), positions, records: Records::Blobs(blobs), bad }))
-    }
-}
-
-/// Some editors begin a file with it; it is not JSON.
-const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
-
-/// Cuts bytes at newlines.
-struct Lines {
-    input: Box<dyn Read + Send>,
-    /// Read and not yet delivered, from `used` on.
-    buffer: Vec<u8>,
-    used: usize,
-    /// Of `buffer[used]` in the file.
-    offset: u64,
-    max_line_bytes: usize,
-    is_at_end: bool,
-}
-
-enum Line<'a> {
-    Whole(&'a [u8]),
-    TooLong,
-}
-
-impl Lines {
-    /// The next line without its newline, and where it begins.
-    fn next(&mut self) -> std::io::Result<Option<(u64, Line<'_>)>> {
-        let start = self.offset;
-        let mut searched = 0;
-        let mut is_too_long = false;
-        loop {
-            let fresh = &self.buffer[self.used + searched..];
-            if let Some(newline) = fresh.iter().position(|&byte| byte == b'\n') {
-                let line = self.used..self.used + searched + newline;
-                self.used = line.end + 1;
-                self.offset += line.len() as u64 + 1;
-                is_too_long |= line.len() > self.max_line_bytes;
-                let line = if is_too_long { Line::TooLong } else { Line::Whole(&self.buffer[line]) };
-                return Ok(Some((start, line)));
-            }
-            searched = self.buffer.len() - self.used;
-            if searched > self.max_line_bytes {
-                // Nothing of it is kept but where it began.
-                is_too_long = true;
-                self.offset += searched as u64;
-                self.used += searched;
-                searched = 0;
-            }
-            if self.is_at_end {
-                let line = self.used..self.buffer.len();
-                self.used = line.end;
-                self.offset += line.len() as u64;
-                return Ok(match (is_too_long, line.is_empty()) {
-                    (true, _) => Some((start, Line::TooLong)),
-                    (false, true) => None,
-                    (false, false) => Some((start, Line::Whole(&self.buffer[line]))),
-                });
-            }
-            self.fill()?;
-        }
-    }
-
-    fn fill(&mut self) -> std::io::Result<()> {
-        self.buffer.drain(..self.used);
-        self.used = 0;
-        let read = self.input.by_ref().take(READ_BYTES as u64).read_to_end(&mut self.buffer)?;
-        self.is_at_end = read == 0;
-        Ok(())
-    }
-}
-
-/// The text in a field of a JSON object, or why there is none.
-fn text_of<'a>(line: &'a [u8], field: &str) -> std::result::Result<Cow<'a, str>, String> {
-    let mut json = serde_json::Deserializer::from_slice(line);
-    let value = FieldOf(field).deserialize(&mut json).and_then(|value| json.end().map(|()| value));
-    match value {
-        Ok(Some(Value::Text(text))) => Ok(text),
-        Ok(Some(Value::Other(kind))) => Err(format!("column `{field}` is {kind}, not a text")),
-        Ok(None) => Err(format!("no column `{field}`")),
-        // A line is always line 1 to the parser.
-        Err(error) => {
-            Err(format!("not a JSON object: {}", error.to_string().replace(" at line 1 column", " at column")))
-        }
-    }
-}
-
-/// Finds the value of one field of an object; the others are read over.
-struct FieldOf<'f>(&'f str);
-
-enum Value<'a> {
-    Text(Cow<'a, str>),
-    /// Something else, in words.
-    Other(&'static str),
-}
-
-impl<'de> DeserializeSeed<'de> for FieldOf<'_> {
-    type Value = Option<Value<'de>>;
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> std::result::Result<Self::Value, D::Error> {
-        json.deserialize_map(self)
-    }
-}
-
-impl<'de> Visitor<'de> for FieldOf<'_> {
-    type Value = Option<Value<'de>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Self::Value, A::Error> {
-        let mut found = None;
-        while let Some(is_wanted) = map.next_key_seed(IsName(self.0))? {
-            if is_wanted {
-                found = Some(map.next_value_seed(AnyValue)?);
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(found)
-    }
-}
-
-/// Reads a key and says if it is this one.
-struct IsName<'f>(&'f str);
-
-impl<'de> DeserializeSeed<'de> for IsName<'_> {
-    type Value = bool;
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> std::result::Result<bool, D::Error> {
-        json.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for IsName<'_> {
-    type Value = bool;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
-    }
-
-    fn visit_str<E: de::Error>(self, key: &str) -> std::result::Result<bool, E> {
-        Ok(key == self.0)
-    }
-}
-
-/// A text, without a copy where it has no escapes; or what is there instead.
-struct AnyValue;
-
-impl<'de> DeserializeSeed<'de> for AnyValue {
-    type Value = Value<'de>;
-
-    fn deserialize<D: Deserializer<'de>>(self, json: D) -> std::result::Result<Value<'de>, D::Error> {
-        json.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for AnyValue {
-    type Value = Value<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> std::result::Result<Value<'de>, E> {
-        Ok(Value::Text(Cow::Borrowed(text)))
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> std::result::Result<Value<'de>, E> {
-        Ok(Value::Text(Cow::Owned(text.into())))
-    }
-
-    fn visit_unit<E: de::Error>(self) -> std::result::Result<Value<'de>, E> {
-        Ok(Value::Other("null"))
-    }
-
-    fn visit_bool<E: de::Error>(self, _: bool) -> std::result::Result<Value<'de>, E> {
-        Ok(Value::Other("true or false"))
-    }
-
-    fn visit_i64<E: de::Error>(self, _: i64) -> std::result::Result<Value<'de>, E> {
-        Ok(Value::Other("a number"))
-    }
-
-    fn visit_u64<E: de::Error>(self, _: u64) -> std::result::Result<Value<'de>, E> {
-        Ok(Value::Other("a number"))
-    }
-
-    fn visit_f64<E: de::Error>(self, _: f64) -> std::result::Result<Value<'de>, E> {
-        Ok(Value::Other("a number"))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> std::result::Result<Value<'de>, A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Value::Other("a list"))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut items: A) -> std::result::Result<Value<'de>, A::Error> {
-        while items.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
-        Ok(Value::Other("an object"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Write;
@@ -433,6 +193,11 @@ mod tests {
     use super::super::testing::{Found, blobs, blobs_of, failure, pieces, run, shards};
     use super::*;
     use crate::error::ErrorKind;
+    use crate::source::{Piece, Records};
+
+    fn text() -> Columns {
+        Columns::One("text".into())
+    }
 
     /// In frames of a few bytes, as parallel compressors make them.
     fn zstd_file(content: &[u8], frame_bytes: usize) -> Vec<u8> {
@@ -441,7 +206,7 @@ mod tests {
 
     async fn read(name: &str, content: &[u8], block_bytes: u64, piece_bytes: usize) -> Vec<Found> {
         let files = shards(&[(name, content.to_vec())]).await;
-        let source = JsonlSource::open_with_block_bytes(files, "text", block_bytes).await.unwrap();
+        let source = JsonlSource::open_with_block_bytes(files, &text(), block_bytes).await.unwrap();
         blobs(&source, piece_bytes).await
     }
 
@@ -450,7 +215,7 @@ mod tests {
         run(async {
             let line = |length: usize| format!("{{\"text\": \"{}\"}}\n", "a".repeat(length));
             let file = [line(10), line(1000), line(20)].concat().into_bytes();
-            let source = JsonlSource::open(shards(&[("a.jsonl", file)]).await, "text").await.unwrap();
+            let source = JsonlSource::open(shards(&[("a.jsonl", file)]).await, &text()).await.unwrap();
             let limits = ReadLimits { piece_bytes: 1 << 20, part_bytes: 1 << 20, record_bytes: 500 };
             let pieces: Vec<Piece> = source.fetch(0, limits).await.unwrap().pieces.map(Result::unwrap).collect();
             assert_eq!((pieces.len(), pieces[0].num_records(), pieces[0].bad.len()), (1, 3, 1));
@@ -538,7 +303,7 @@ mod tests {
             assert_eq!(read(name, &file, 1000, 100).await[1].2, Ok(long.clone().into_bytes()));
             for limit in [100_000, 299_999, 400_000] {
                 let files = shards(&[(name, file.clone())]).await;
-                let mut source = JsonlSource::open_with_block_bytes(files, "text", 1000).await.unwrap();
+                let mut source = JsonlSource::open_with_block_bytes(files, &text(), 1000).await.unwrap();
                 source.max_line_bytes = limit;
                 let found = blobs(&source, 100).await;
                 let places: Vec<u64> = found.iter().map(|record| record.1).collect();
@@ -564,7 +329,7 @@ mod tests {
         *flipped.last_mut().unwrap() ^= 1; // of the checksum
         for (damaged, at_least) in [(file[..file.len() / 2].to_vec(), 1000), (flipped, 10_000)] {
             let files = shards(&[("a.jsonl.zst", damaged)]).await;
-            let source = JsonlSource::open(files, "text").await.unwrap();
+            let source = JsonlSource::open(files, &text()).await.unwrap();
             let (pieces, end) = pieces(&source, 0, 1000).await;
             let found: Vec<Found> = pieces.iter().flat_map(blobs_of).collect();
             assert!(found.len() > at_least, "{}", found.len());
@@ -578,12 +343,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn rows_of_columns_and_lists_come_from_any_block_and_from_compressed_files() {
+        let objects: String = (0..500).map(|i| format!("{{\"b\":{},\"a\":{i},\"c\":\"x\"}}\n", i % 2)).collect();
+        let lists: String = (0..500).map(|i| format!("[{i},{}]\n", i % 2)).collect();
+        let named = Columns::Many(vec!["a".into(), "b".into()]);
+        for (content, columns) in [(objects, named), (lists, Columns::Auto)] {
+            let files =
+                [("a.jsonl", content.clone().into_bytes()), ("a.jsonl.zst", zstd_file(content.as_bytes(), 999))];
+            for (name, file) in files {
+                for block_bytes in [100, 1 << 20] {
+                    let files = shards(&[(name, file.clone())]).await;
+                    let source = JsonlSource::open_with_block_bytes(files, &columns, block_bytes).await.unwrap();
+                    let width = if columns == Columns::Auto { None } else { Some(2) };
+                    assert_eq!(source.kind(), RecordKind::Lists { width, reals: false });
+                    let mut found = Vec::new();
+                    for block in 0..source.blocks().len() {
+                        let (pieces, end) = pieces(&source, block, 300).await;
+                        end.unwrap();
+                        for piece in pieces {
+                            let Records::Lists(lists) = &piece.records else { panic!("{piece:?}") };
+                            found.extend((0..lists.values.len()).map(|at| lists.values.category(at).unwrap()));
+                        }
+                    }
+                    assert_eq!(found, (0..500).flat_map(|i| [i, i % 2]).collect::<Vec<u32>>(), "{name} {block_bytes}");
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
     async fn what_cannot_be_lines_is_refused() {
         let open = async |name: &str, content: &[u8]| {
-            JsonlSource::open(shards(&[(name, content.to_vec())]).await, "text").await.map(drop)
+            JsonlSource::open(shards(&[(name, content.to_vec())]).await, &text()).await.map(drop)
         };
         assert_eq!(failure(open("a.jsonl.gz", b"x").await).kind(), ErrorKind::Unsupported);
         assert!(failure(open("a.jsonl", b"").await).to_string().contains("no line in any file"));
-        assert_eq!(failure(JsonlSource::open(Vec::new(), "text").await).kind(), ErrorKind::Data);
+        assert_eq!(failure(JsonlSource::open(Vec::new(), &text()).await).kind(), ErrorKind::Data);
     }
 }

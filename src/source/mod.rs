@@ -32,12 +32,15 @@ pub mod compressed_tokens;
 mod concatenated;
 #[cfg(feature = "parquet")]
 mod cuts;
+pub mod follow;
 mod glob;
+pub mod json_lines;
 pub mod json_records;
 mod json_shape;
 pub mod jsonl;
 pub mod kafka;
 mod limits;
+mod lines;
 mod mapped;
 pub mod memory;
 pub mod npy;
@@ -51,9 +54,11 @@ pub mod store;
 pub mod synthetic;
 #[cfg(test)]
 mod testing;
+pub mod token_ranges;
 #[doc(hidden)]
 pub mod token_width;
 pub mod tokens;
+pub mod watch;
 #[doc(hidden)]
 pub mod zstd_frames;
 
@@ -194,13 +199,25 @@ pub enum Arrived {
     Damaged(Error),
     /// The current window is complete. Opened at this position, the source delivers what comes after it.
     WindowEnd(Position),
-    /// The window that this reader was opened in cannot come again, and the user wants to go on without it: what comes
-    /// next is at this position. No piece of it has been delivered.
+    /// The rest of the window that the source was opened at does not come again ([`OnGap::Skip`]); what comes next is at
+    /// this position. Comes before the first window.
     WindowLost(Position),
     /// Nothing has arrived for a moment.
     Quiet,
     /// Something that a user should know: a file that was rotated, a connection that was lost.
     Note(String),
+}
+
+/// What to do where records that come next are not there any more: a file that vanished in the midst of being read,
+/// messages that a broker has deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnGap {
+    /// Stop with an error that says what is lost.
+    #[default]
+    Fail,
+    /// Say what is lost, and go on with what there is.
+    Skip,
 }
 
 /// Some records that were read together.

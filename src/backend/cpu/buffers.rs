@@ -1,7 +1,5 @@
 //! Flow buffers in single or double precision.
 
-use std::ops::Range;
-
 use super::large_pages;
 use crate::backend::{FlowPrecision, Tensor};
 use crate::error::{Error, Result};
@@ -101,9 +99,4 @@ fn written<T: Clone + Default>(len: usize) -> Vec<T> {
     let mut values = large_pages::reserved(len);
     values.resize(len, T::default());
     values
-}
-
-/// Equal pieces of at most `size`, the last perhaps shorter.
-pub(super) fn pieces(len: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..len).step_by(size.max(1)).map(move |start| start..(start + size).min(len))
 }

@@ -127,7 +127,7 @@ impl<'a> Engine<'a> {
                 ParamKind::Sum { cols } => {
                     let index = self.stages.tied[param.index()].expect("weights that several nodes share");
                     let rows_per_task = (32_768 / cols).max(1);
-                    let tasks = super::buffers::pieces(block.units, rows_per_task).collect();
+                    let tasks = crate::backend::micro_batch::pieces(block.units, rows_per_task).collect();
                     self.workers.for_each(tasks, |rows: Range<usize>, scratch| {
                         self.tied_total(gather.tiles, index, rows.clone(), *cols, scratch);
                         scratch.clock.lap(Phase::Flows);

@@ -7,7 +7,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::CpuOptions;
-use super::buffers::pieces;
 use super::fixed::Fixed;
 use super::forward::{self, Pass};
 use super::packed::{PackedWeights, pack_forward};
@@ -15,6 +14,7 @@ use super::scratch::Scratch;
 use super::shared::ReadOnly;
 use super::step::rescue;
 use super::tile::{MOST_TILE_ROWS, Tile};
+use crate::backend::micro_batch::pieces;
 use crate::circuit::{Circuit, Params};
 use crate::data::Batch;
 use crate::error::Result;

@@ -12,11 +12,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::average::averaged;
-use super::buffers::pieces;
 use super::gather::kept;
 use super::kernels::{Isa, multiversion, prefetch};
 use super::shared::SharedSlice;
 use super::tables::Moves;
+use crate::backend::micro_batch::pieces;
 use crate::circuit::ParamId;
 
 /// Updates after which every row has been brought up to date once: the length of the history.

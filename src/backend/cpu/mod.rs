@@ -268,7 +268,7 @@ impl Backend for CpuBackend {
     fn add_flows(&mut self, batch: &Batch, gain: f64, into: FlowsId) -> Result<BatchReport> {
         self.fixed.circuit.check_batch(batch)?;
         let into = self.flows_at(into)?;
-        Ok(self.on_a_worker(|backend| backend.add_batch_flows(batch, gain, into)))
+        self.on_a_worker(|backend| backend.add_batch_flows(batch, gain, into))
     }
 
     fn em_step(&mut self, batch: &Batch, step: &EmStep) -> Result<BatchReport> {

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::buffers::pieces;
+use crate::backend::micro_batch::pieces;
 use crate::circuit::{Circuit, ParamBlock, ParamId, ParamKind};
 use crate::plan::{Buffer, Plan, Step, Use};
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rayon::prelude::*;
 
 use super::CpuBackend;
-use super::buffers::{FlowBuffer, pieces};
+use super::buffers::FlowBuffer;
 use super::engine::{Engine, lock};
 use super::fixed::Fixed;
 use super::gather::{Fused, Gather, Target};
@@ -16,21 +16,18 @@ use super::shared::{ReadOnly, SharedSlice};
 use super::tables::SortedRows;
 use super::tile::{Tile, TileState, lanes};
 use super::workers::Workers;
+use crate::backend::micro_batch::{MicroBatch, MicroBatches, pieces};
 use crate::backend::{BatchReport, EmStep};
 use crate::circuit::Circuit;
 use crate::circuit::log_values::{Row, log_values};
 use crate::data::Batch;
 use crate::error::Result;
 
-/// What one micro-batch is to do.
-struct MicroBatch<'a> {
-    rows: Range<usize>,
-    gain: f64,
-    /// Which buffer flows go to, and how much of what is there they keep.
-    target: usize,
-    keep: f64,
-    /// The update to make with the flows, and the buffer of their row masses.
-    update: Option<(&'a EmStep, usize)>,
+/// Where flows of a batch go: a buffer, and, for an update fused with them, the buffer of their row masses.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::backend) struct FlowTarget {
+    pub flows: usize,
+    pub masses: Option<usize>,
 }
 
 /// Which parameters an evaluation is of: those that are learned, or their average.
@@ -75,14 +72,9 @@ impl CpuBackend {
     }
 
     /// target += gain · flows of a batch.
-    pub(super) fn add_batch_flows(&mut self, batch: &Batch, gain: f64, target: usize) -> BatchReport {
+    pub(super) fn add_batch_flows(&mut self, batch: &Batch, gain: f64, target: usize) -> Result<BatchReport> {
         self.settle();
-        let mut report = BatchReport::of(batch);
-        for rows in pieces(batch.num_rows(), self.fixed.micro_batch) {
-            let micro = MicroBatch { rows, gain, target, keep: 1.0, update: None };
-            self.run_micro_batch(batch, &micro, &mut report);
-        }
-        report
+        self.add_flows_of(batch, self.fixed.micro_batch, gain, FlowTarget { flows: target, masses: None })
     }
 
     /// A whole EM step: flows of all micro-batches, and the update fused with those of the last.
@@ -93,122 +85,15 @@ impl CpuBackend {
         target: usize,
         masses: usize,
     ) -> Result<BatchReport> {
-        let pieces: Vec<_> = pieces(batch.num_rows(), self.fixed.micro_batch).collect();
-        if pieces.is_empty() || (pieces.len() > 1 && !self.lazy.is_empty()) {
+        let most = self.fixed.micro_batch;
+        if batch.num_rows() == 0 || (batch.num_rows() > most && !self.lazy.is_empty()) {
             return step.by_verbs(self, batch); // a large table is updated from one micro-batch, or like any other table
         }
         if self.lazy_flows != Some(target) {
             self.settle();
             self.lazy_flows = Some(target);
         }
-        let mut report = BatchReport::of(batch);
-        let last = pieces.len() - 1;
-        for (i, rows) in pieces.into_iter().enumerate() {
-            let keep = if i == 0 { step.keep } else { 1.0 };
-            let update = (i == last).then_some((step, masses));
-            let micro = MicroBatch { rows, gain: step.gain, target, keep, update };
-            let is_updated = self.run_micro_batch(batch, &micro, &mut report);
-            if i == last && !is_updated {
-                step.update_by_verbs(self)?;
-            }
-        }
-        Ok(report)
-    }
-
-    /// Runs one micro-batch. Returns true if an update was asked for and fused with it. It is not where a row has to be
-    /// computed in log space, which reads all parameters, nor where a value of a large table is missing, which touches
-    /// all of it.
-    fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> bool {
-        let marginal = micro.update.is_some_and(|(step, _)| step.sources.needs_top_down());
-        let begun = Instant::now();
-        let Self { fixed, workers, theta, average, packed, flows, rows: masses, lazy, tiles, phases, .. } = self;
-        let (fixed, workers) = (&**fixed, &**workers);
-        packed.pack(fixed, workers, fixed.training, theta);
-        let lanes = prepare_tiles(fixed, workers, tiles, batch, micro.rows.clone(), Some(WithFlows { marginal }));
-        let target = &mut flows[micro.target];
-
-        let largest_weight = micro.rows.clone().map(|row| batch.weight(row)).fold(0f32, f32::max);
-        let largest_flow = (micro.gain * f64::from(largest_weight)).max(1.0);
-        let shared_theta = SharedSlice::new(theta);
-        let flow_bits = largest_flow.log2().ceil() as i64;
-        let pass = fixed.pass(fixed.training, shared_theta.read_only(), &packed.blocks, batch, flow_bits);
-        let engine = Engine { pass, stages: &fixed.stages, workers };
-        let shared_target = match target {
-            FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
-            FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
-        };
-        let lagging = match shared_target {
-            Target::Single(flows) => {
-                let average = average.as_deref_mut().map(SharedSlice::new);
-                Some(Lagging { theta: shared_theta, flows, average })
-            }
-            Target::Double(_) => None,
-        };
-        // Rows of large tables that this batch touches must be up to date before they are read.
-        let mut touched = Vec::new();
-        let mut prepared = begun.elapsed();
-        if let (Some(_), Some(lagging)) = (micro.update, lagging) {
-            touched.extend(lazy.iter().map(|table| SortedRows::of_table(pass, tiles, table.param)));
-            prepared = begun.elapsed();
-            for (table, touched) in lazy.iter_mut().zip(&touched) {
-                catch_up(fixed, workers, lagging, table, touched);
-            }
-        }
-
-        let root_flow = |row: usize| (micro.gain * f64::from(batch.weight(row))) as f32;
-        let is_round_trip = fixed.stages.is_released_at_end();
-        if is_round_trip {
-            let mut rest = &mut tiles[..];
-            let lanes = lanes.iter().map(|&len| rest.split_off_mut(..len).expect("as many tiles as lanes have"));
-            engine.round_trip(lanes.collect(), root_flow);
-        } else {
-            engine.forward(tiles);
-        }
-        let is_fused = micro.update.is_some()
-            && !touched.iter().any(SortedRows::has_missing)
-            && !tiles.iter().any(|tile| lock(tile).degenerate.contains(&true));
-        let fused = match (micro.update, lagging) {
-            (Some((step, at)), _) if is_fused => {
-                let EmStep { sources, scale, offset, correction: gain, smoothing, .. } = *step;
-                let masses = SharedSlice::new(&mut masses[at]);
-                Some(Fused { masses, sources, scale, offset, gain, smoothing })
-            }
-            (Some(_), Some(lagging)) => {
-                settle(fixed, workers, lagging, lazy);
-                None
-            }
-            _ => None,
-        };
-        let gather = Gather {
-            pass,
-            tiles,
-            theta: shared_theta,
-            tied: &fixed.stages.tied,
-            target: shared_target,
-            keep: micro.keep as f32,
-            fused,
-        };
-        if !is_round_trip {
-            engine.backward(gather, root_flow);
-        }
-        engine.shared_blocks(gather);
-        match (gather.fused, lagging) {
-            (Some(fused), Some(lagging)) => {
-                for (table, touched) in lazy.iter_mut().zip(&touched) {
-                    update_large_table(engine, gather, fused, lagging, table, touched);
-                }
-            }
-            _ => fixed.stages.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
-        }
-
-        let mut rows = FinishedRows { circuit: &fixed.circuit, theta, batch, gain: micro.gain, into: target, report };
-        tiles.iter().for_each(|tile| rows.add(tile));
-        if is_fused {
-            packed.forget();
-        }
-        phases.prepare += prepared.as_secs_f64();
-        phases.add(&workers.take_time());
-        is_fused
+        self.step_on(batch, most, step, FlowTarget { flows: target, masses: Some(masses) })
     }
 
     /// Brings all rows of large tables up to date.
@@ -253,6 +138,108 @@ impl CpuBackend {
             }
         }
         copy
+    }
+}
+
+impl MicroBatches for CpuBackend {
+    type Target = FlowTarget;
+
+    /// An update is not fused either where a value of a large table is missing, which touches all of it.
+    fn run_micro_batch(
+        &mut self,
+        batch: &Batch,
+        micro: &MicroBatch<'_, FlowTarget>,
+        report: &mut BatchReport,
+    ) -> Result<bool> {
+        let marginal = micro.needs_top_down();
+        let update = micro.step.zip(micro.target.masses);
+        let begun = Instant::now();
+        let Self { fixed, workers, theta, average, packed, flows, rows: masses, lazy, tiles, phases, .. } = self;
+        let (fixed, workers) = (&**fixed, &**workers);
+        packed.pack(fixed, workers, fixed.training, theta);
+        let lanes = prepare_tiles(fixed, workers, tiles, batch, micro.rows.clone(), Some(WithFlows { marginal }));
+        let target = &mut flows[micro.target.flows];
+
+        let shared_theta = SharedSlice::new(theta);
+        let flow_bits = micro.flow_bits(batch);
+        let pass = fixed.pass(fixed.training, shared_theta.read_only(), &packed.blocks, batch, flow_bits);
+        let engine = Engine { pass, stages: &fixed.stages, workers };
+        let shared_target = match target {
+            FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
+            FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
+        };
+        let lagging = match shared_target {
+            Target::Single(flows) => {
+                let average = average.as_deref_mut().map(SharedSlice::new);
+                Some(Lagging { theta: shared_theta, flows, average })
+            }
+            Target::Double(_) => None,
+        };
+        // Rows of large tables that this batch touches must be up to date before they are read.
+        let mut touched = Vec::new();
+        let mut prepared = begun.elapsed();
+        if let (Some(_), Some(lagging)) = (update, lagging) {
+            touched.extend(lazy.iter().map(|table| SortedRows::of_table(pass, tiles, table.param)));
+            prepared = begun.elapsed();
+            for (table, touched) in lazy.iter_mut().zip(&touched) {
+                catch_up(fixed, workers, lagging, table, touched);
+            }
+        }
+
+        let root_flow = |row: usize| (micro.gain * f64::from(batch.weight(row))) as f32;
+        let is_round_trip = fixed.stages.is_released_at_end();
+        if is_round_trip {
+            let mut rest = &mut tiles[..];
+            let lanes = lanes.iter().map(|&len| rest.split_off_mut(..len).expect("as many tiles as lanes have"));
+            engine.round_trip(lanes.collect(), root_flow);
+        } else {
+            engine.forward(tiles);
+        }
+        let is_fused = update.is_some()
+            && !touched.iter().any(SortedRows::has_missing)
+            && !tiles.iter().any(|tile| lock(tile).degenerate.contains(&true));
+        let fused = match (update, lagging) {
+            (Some((step, at)), _) if is_fused => {
+                let EmStep { sources, scale, offset, correction: gain, smoothing, .. } = *step;
+                let masses = SharedSlice::new(&mut masses[at]);
+                Some(Fused { masses, sources, scale, offset, gain, smoothing })
+            }
+            (Some(_), Some(lagging)) => {
+                settle(fixed, workers, lagging, lazy);
+                None
+            }
+            _ => None,
+        };
+        let gather = Gather {
+            pass,
+            tiles,
+            theta: shared_theta,
+            tied: &fixed.stages.tied,
+            target: shared_target,
+            keep: micro.keep as f32,
+            fused,
+        };
+        if !is_round_trip {
+            engine.backward(gather, root_flow);
+        }
+        engine.shared_blocks(gather);
+        match (gather.fused, lagging) {
+            (Some(fused), Some(lagging)) => {
+                for (table, touched) in lazy.iter_mut().zip(&touched) {
+                    update_large_table(engine, gather, fused, lagging, table, touched);
+                }
+            }
+            _ => fixed.stages.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
+        }
+
+        let mut rows = FinishedRows { circuit: &fixed.circuit, theta, batch, gain: micro.gain, into: target, report };
+        tiles.iter().for_each(|tile| rows.add(tile));
+        if is_fused {
+            packed.forget();
+        }
+        phases.prepare += prepared.as_secs_f64();
+        phases.add(&workers.take_time());
+        Ok(is_fused)
     }
 }
 

@@ -8,12 +8,12 @@
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use super::buffers::pieces;
 use super::kernels::Arithmetic;
 use super::kernels::flow_sums::{FlowSums, SHORT_DEPTH};
 use super::scaled::{NO_LOSS, Scale};
 use super::shared::SharedBuffer;
 use super::stages::Stages;
+use crate::backend::micro_batch::pieces;
 use crate::data::Batch;
 use crate::plan::{Buffer, Plan, View};
 

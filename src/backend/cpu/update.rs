@@ -5,8 +5,9 @@
 
 use rayon::prelude::*;
 
-use super::buffers::{FlowBuffer, pieces};
+use super::buffers::FlowBuffer;
 use crate::backend::AdamStep;
+use crate::backend::micro_batch::pieces;
 use crate::circuit::{BlockLayout, Circuit, Distribution, ParamKind, Smoothing};
 
 /// Categories of a table that one task walks.

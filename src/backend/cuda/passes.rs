@@ -23,9 +23,9 @@ pub(super) struct Engine<'a> {
 
 /// A flow buffer: where it lies, and in which precision.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct FlowPtr {
+pub(in crate::backend) struct FlowPtr {
     pub precision: FlowPrecision,
-    pub ptr: Ptr<Count>,
+    pub(super) ptr: Ptr<Count>,
 }
 
 /// A warp a row.

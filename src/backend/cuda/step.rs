@@ -22,23 +22,13 @@ use super::slabs::{Workspace, WorkspaceSizes};
 use super::sorted::Sorted;
 use super::stream::{Device, Slab, record};
 use super::updates::{Retained, update};
+use crate::backend::micro_batch::{MicroBatch, MicroBatches, pieces};
 use crate::backend::{BatchReport, EmStep, PhaseSeconds, RetainSource};
 use crate::data::Batch;
 use crate::error::Result;
 
 /// Rows beyond which a larger micro-batch gains nothing.
 const LARGEST_MICRO_BATCH: usize = 8192;
-
-/// What one micro-batch is to do.
-struct MicroBatch<'a> {
-    rows: Range<usize>,
-    gain: f64,
-    /// Where flows go, and how much of what is there they keep.
-    target: FlowPtr,
-    keep: f32,
-    /// The update to make with the flows.
-    step: Option<&'a EmStep>,
-}
 
 impl CudaBackend {
     /// log p of every row. In f32: what is reported of a model is never rounded, however it was trained.
@@ -63,95 +53,28 @@ impl CudaBackend {
         Ok(out)
     }
 
-    /// into += gain · flows of a batch.
+    /// target += gain · flows of a batch.
     pub(super) fn add_batch_flows(&mut self, batch: &Batch, gain: f64, target: FlowPtr) -> Result<BatchReport> {
         let most = self.prepare(batch.num_rows())?;
-        let mut report = BatchReport::of(batch);
-        for rows in pieces(batch.num_rows(), most) {
-            let micro = MicroBatch { rows, gain, target, keep: 1.0, step: None };
-            self.run_micro_batch(batch, &micro, &mut report)?;
-        }
-        Ok(report)
+        self.add_flows_of(batch, most, gain, target)
     }
 
     /// A whole EM step: flows of all micro-batches, and the update with those of the last.
     pub(super) fn fused_step(&mut self, batch: &Batch, step: &EmStep, target: FlowPtr) -> Result<BatchReport> {
         let most = self.prepare(batch.num_rows())?;
-        let mut report = BatchReport::of(batch);
-        let pieces: Vec<_> = pieces(batch.num_rows(), most).collect();
-        let last = pieces.len() - 1;
-        for (i, rows) in pieces.into_iter().enumerate() {
-            let keep = if i == 0 { step.keep as f32 } else { 1.0 };
-            let step_of_last = (i == last).then_some(step);
-            let micro = MicroBatch { rows, gain: step.gain, target, keep, step: step_of_last };
-            let is_updated = self.run_micro_batch(batch, &micro, &mut report)?;
-            if i == last && !is_updated {
-                step.update_by_verbs(self)?;
-            }
-        }
-        Ok(report)
-    }
-
-    /// Runs one micro-batch. Whether an update was asked for and made: not where a row has to be rescued, which reads θ
-    /// as it was.
-    fn run_micro_batch(&mut self, batch: &Batch, micro: &MicroBatch<'_>, report: &mut BatchReport) -> Result<bool> {
-        let rows = &micro.rows;
-        let marginal = micro.step.is_some_and(|step| step.sources.needs_top_down());
-        let fed = self.send(batch, rows, marginal)?;
-        let largest_weight = rows.clone().map(|row| batch.weight(row)).fold(0f32, f32::max);
-        let largest_flow = (micro.gain * f64::from(largest_weight)).max(1.0);
-        let flow_bits = largest_flow.log2().ceil() as i64;
-        let (num_rows, data_rows) = (rows.len() + usize::from(marginal), rows.len());
-        let key =
-            |part| Key { part, slot: fed.slot, rows: num_rows, data_rows, flow_bits, gain_bits: micro.gain.to_bits() };
-
-        let mut graphs = std::mem::take(&mut self.graphs);
-        let engine = self.engine();
-        let pass = engine.pass(fed.cells, num_rows, data_rows, flow_bits);
-        let (precision, compute) = (self.options.precision, &self.device.compute);
-        let found = self.clocks.report.ptr;
-        self.clocks.start(&self.device)?;
-        graphs.run(key(Part::Forward), compute, || {
-            engine.forward(pass, precision)?;
-            engine.root(pass, fed.weights, Some(micro.gain))?;
-            let log_likelihoods = engine.workspace.log_likelihoods.ptr;
-            self.kernels.batch_report([1], pass, fed.weights, log_likelihoods, found)
-        })?;
-        self.clocks.after(&self.device, Phase::Forward)?;
-        self.clocks.ask(&self.device)?;
-        graphs.run(key(Part::Backward), compute, || engine.backward(pass, precision))?;
-        self.clocks.after(&self.device, Phase::Backward)?;
-        graphs.run(key(Part::Flows), compute, || engine.partial_flows(pass, precision))?;
-        self.graphs = graphs;
-
-        // The device is busy: time to sort.
-        let sorted = self.send_sorted(batch, rows, fed)?;
-        let [log_likelihood, possible_weight, impossible, degenerate] = self.clocks.answer()?;
-        report.log_likelihood += log_likelihood;
-        report.possible_weight += possible_weight;
-        report.impossible_rows += impossible as usize;
-        let step = micro.step.filter(|_| degenerate == 0.0);
-        match step {
-            Some(step) => self.update_from(pass, fed, &sorted, micro, step)?,
-            None => {
-                let engine = self.engine();
-                engine.weights_flows(pass, micro.target, micro.keep)?;
-                engine.table_flows(pass, fed, &sorted, micro.target, micro.keep, None)?;
-                engine.density_flows(pass, micro.target, micro.keep)?;
-                self.clocks.after(&self.device, Phase::Flows)?;
-            }
-        }
-        if degenerate > 0.0 {
-            self.add_lost(batch, micro, fed, report)?;
-        }
-        self.clocks.after(&self.device, Phase::Update)?;
-        self.done(fed)?;
-        Ok(step.is_some())
+        self.step_on(batch, most, step, target)
     }
 
     /// Flows and update in one: θ' of weights straight from the partial sums, of tables from sums made with their
     /// flows.
-    fn update_from(&self, pass: Pass, fed: Fed, sorted: &Sorted, micro: &MicroBatch<'_>, step: &EmStep) -> Result<()> {
+    fn update_from(
+        &self,
+        pass: Pass,
+        fed: Fed,
+        sorted: &Sorted,
+        micro: &MicroBatch<'_, FlowPtr>,
+        step: &EmStep,
+    ) -> Result<()> {
         let engine = self.engine();
         let EmStep { scale, offset, correction, smoothing, .. } = *step;
         let (masses, spare) = (self.row_ptr(step.masses)?, self.row_ptr(step.spare)?);
@@ -164,7 +87,7 @@ impl CudaBackend {
                 RetainSource::Larger => Retained::Larger { rows: spare, scale, offset },
                 RetainSource::Flows => Retained::Masses { scale, offset },
             };
-            update(retained, correction, smoothing, Some(masses), micro.keep)
+            update(retained, correction, smoothing, Some(masses), micro.keep as f32)
         };
         let (of_sums, of_inputs) = (change(step.sources.sums), change(step.sources.inputs));
         let flows: Ptr<f32> = Ptr::new(micro.target.ptr.address());
@@ -173,8 +96,8 @@ impl CudaBackend {
             let (grid, partials) = ([span.units.div_ceil(8), span.count], engine.workspace.partials.ptr);
             self.kernels.weights_step(grid, pass, weights, partials, flows, CHUNKS_PER_SPLIT as i32, of_sums)?;
         }
-        engine.table_flows(pass, fed, sorted, micro.target, micro.keep, Some(self.tables.sums.ptr))?;
-        engine.density_flows(pass, micro.target, micro.keep)?;
+        engine.table_flows(pass, fed, sorted, micro.target, micro.keep as f32, Some(self.tables.sums.ptr))?;
+        engine.density_flows(pass, micro.target, micro.keep as f32)?;
         self.clocks.after(&self.device, Phase::Flows)?;
         let updater = self.updater();
         updater.update_tables(micro.target, of_inputs)?;
@@ -182,7 +105,13 @@ impl CudaBackend {
     }
 
     /// Adds the rows that linear space could not hold, to the flows and to the report.
-    fn add_lost(&mut self, batch: &Batch, micro: &MicroBatch<'_>, fed: Fed, report: &mut BatchReport) -> Result<()> {
+    fn add_lost(
+        &mut self,
+        batch: &Batch,
+        micro: &MicroBatch<'_, FlowPtr>,
+        fed: Fed,
+        report: &mut BatchReport,
+    ) -> Result<()> {
         let lost = self.lost_rows(&micro.rows, |row| micro.gain * f64::from(batch.weight(row)))?;
         let found = self.rescue(&lost, fed, Some(micro.target))?;
         for (lost, log_p) in lost.iter().zip(found) {
@@ -293,9 +222,66 @@ impl CudaBackend {
     }
 }
 
-/// Rows cut into pieces of at most `most`.
-fn pieces(num_rows: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..num_rows).step_by(most).map(move |start| start..(start + most).min(num_rows))
+impl MicroBatches for CudaBackend {
+    type Target = FlowPtr;
+
+    fn run_micro_batch(
+        &mut self,
+        batch: &Batch,
+        micro: &MicroBatch<'_, FlowPtr>,
+        report: &mut BatchReport,
+    ) -> Result<bool> {
+        let rows = &micro.rows;
+        let marginal = micro.needs_top_down();
+        let fed = self.send(batch, rows, marginal)?;
+        let flow_bits = micro.flow_bits(batch);
+        let (num_rows, data_rows) = (rows.len() + usize::from(marginal), rows.len());
+        let key =
+            |part| Key { part, slot: fed.slot, rows: num_rows, data_rows, flow_bits, gain_bits: micro.gain.to_bits() };
+
+        let mut graphs = std::mem::take(&mut self.graphs);
+        let engine = self.engine();
+        let pass = engine.pass(fed.cells, num_rows, data_rows, flow_bits);
+        let (precision, compute) = (self.options.precision, &self.device.compute);
+        let found = self.clocks.report.ptr;
+        self.clocks.start(&self.device)?;
+        graphs.run(key(Part::Forward), compute, || {
+            engine.forward(pass, precision)?;
+            engine.root(pass, fed.weights, Some(micro.gain))?;
+            let log_likelihoods = engine.workspace.log_likelihoods.ptr;
+            self.kernels.batch_report([1], pass, fed.weights, log_likelihoods, found)
+        })?;
+        self.clocks.after(&self.device, Phase::Forward)?;
+        self.clocks.ask(&self.device)?;
+        graphs.run(key(Part::Backward), compute, || engine.backward(pass, precision))?;
+        self.clocks.after(&self.device, Phase::Backward)?;
+        graphs.run(key(Part::Flows), compute, || engine.partial_flows(pass, precision))?;
+        self.graphs = graphs;
+
+        // The device is busy: time to sort.
+        let sorted = self.send_sorted(batch, rows, fed)?;
+        let [log_likelihood, possible_weight, impossible, degenerate] = self.clocks.answer()?;
+        report.log_likelihood += log_likelihood;
+        report.possible_weight += possible_weight;
+        report.impossible_rows += impossible as usize;
+        let step = micro.step.filter(|_| degenerate == 0.0);
+        match step {
+            Some(step) => self.update_from(pass, fed, &sorted, micro, step)?,
+            None => {
+                let engine = self.engine();
+                engine.weights_flows(pass, micro.target, micro.keep as f32)?;
+                engine.table_flows(pass, fed, &sorted, micro.target, micro.keep as f32, None)?;
+                engine.density_flows(pass, micro.target, micro.keep as f32)?;
+                self.clocks.after(&self.device, Phase::Flows)?;
+            }
+        }
+        if degenerate > 0.0 {
+            self.add_lost(batch, micro, fed, report)?;
+        }
+        self.clocks.after(&self.device, Phase::Update)?;
+        self.done(fed)?;
+        Ok(step.is_some())
+    }
 }
 
 /// A part of a micro-batch that has a clock of its own.

@@ -177,8 +177,7 @@ fn kind_of_source(source: &SourceSpec) -> Option<DecodeKind> {
     match source.format {
         None | Some(Format::Npy) => Some(DecodeKind::Rows),
         Some(Format::Tokens) => Some(DecodeKind::Tokens),
-        Some(Format::Jsonl) => Some(DecodeKind::Text),
-        Some(Format::Parquet | Format::Arrow) => None,
+        Some(Format::Parquet | Format::Jsonl | Format::Arrow) => None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! `[source]` and `[validate]`: which files, or which made-up data.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -8,6 +10,7 @@ use super::section::Section;
 use super::{kafka, tables};
 use crate::error::{Error, Result};
 use crate::pipeline::suggest::list;
+use crate::source::OnGap;
 use crate::source::kafka::spec::{KafkaSpec, MergeOrder};
 use crate::source::synthetic::SyntheticSpec;
 use crate::source::token_width::TokenWidth;
@@ -22,7 +25,7 @@ pub struct SourceSpec {
     /// What the files are; `None` for synthetic data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
-    /// The one column to read; of JSON lines, the key of the text.
+    /// The one column to read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<String>,
     /// The columns to read, one per variable; a name that ends in `*` is a prefix.
@@ -31,6 +34,18 @@ pub struct SourceSpec {
     /// How wide a token is in a flat token file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenWidth>,
+    /// Whether files are learned from as they appear, without an end.
+    #[serde(skip_serializing_if = "is_false")]
+    pub watch: bool,
+    /// How many seconds a file of a watched folder must stay the same to count as whole; `None` is the usual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settle: Option<f64>,
+    /// Whether the one file is read as it is written, without an end.
+    #[serde(skip_serializing_if = "is_false")]
+    pub follow: bool,
+    /// What happens where something that comes next is gone.
+    #[serde(skip_serializing_if = "is_usual")]
+    pub on_gap: OnGap,
     /// What of the files a resumed run is held to.
     #[serde(skip_serializing_if = "Compared::is_default")]
     pub digest: Compared,
@@ -45,12 +60,29 @@ pub struct SourceSpec {
 impl SourceSpec {
     /// Returns true if rows arrive while they are learned from.
     pub fn is_live(&self) -> bool {
-        self.files == [STANDARD_INPUT] || self.kafka.is_some()
+        self.is_standard_input() || self.follow || self.watch || self.kafka.is_some()
     }
 
-    /// Returns true if a live source promises the same order of rows in every run.
+    /// Returns true if rows come through a pipe.
+    pub fn is_standard_input(&self) -> bool {
+        self.files == [STANDARD_INPUT]
+    }
+
+    /// Returns true if a live source promises the same order of rows in every run. A watched folder does, for files that
+    /// appear in the order of their names.
     pub fn has_fixed_order(&self) -> bool {
-        self.kafka.as_ref().is_some_and(|kafka| kafka.order == MergeOrder::RoundRobin)
+        let is_merged_in_order = self.kafka.as_ref().is_some_and(|kafka| kafka.order == MergeOrder::RoundRobin);
+        self.follow || self.watch || is_merged_in_order
+    }
+
+    /// The same files as they are now, without waiting for others.
+    pub fn at_rest(&self) -> Self {
+        Self { watch: false, settle: None, on_gap: OnGap::default(), ..self.clone() }
+    }
+
+    /// How long a file of a watched folder must stay the same to count as whole.
+    pub fn settle(&self) -> Duration {
+        self.settle.map_or(SETTLE, Duration::from_secs_f64)
     }
 
     /// Returns true if no end of the rows is known: they arrive, or are made, for as long as one likes.
@@ -58,6 +90,19 @@ impl SourceSpec {
         self.is_live() || self.synthetic.as_ref().is_some_and(|synthetic| synthetic.rows.is_none())
     }
 }
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_usual(on_gap: &OnGap) -> bool {
+    *on_gap == OnGap::default()
+}
+
+/// How long a file must stay the same to count as whole, where nothing is said.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// What held-out likelihood is measured on, and how often.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -108,7 +153,7 @@ pub enum Format {
     Parquet,
     /// Flat token ids, `.bin`, perhaps compressed.
     Tokens,
-    /// One JSON object a line, perhaps compressed.
+    /// One JSON object, or list, a line, perhaps compressed.
     Jsonl,
     /// NumPy arrays.
     Npy,
@@ -166,7 +211,7 @@ impl Format {
     fn keys(self) -> &'static [&'static str] {
         match self {
             Self::Parquet | Self::Arrow => &["column", "columns"],
-            Self::Jsonl => &["column", FORMER_COLUMN],
+            Self::Jsonl => &["column", "columns", FORMER_COLUMN],
             Self::Tokens => &["tokens"],
             Self::Npy => &[],
         }
@@ -237,9 +282,17 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         Some(format) => format,
         None => format_of_all(section, &files)?,
     };
-    if (format == Format::Arrow) != (files == [STANDARD_INPUT]) {
-        let why = "an Arrow stream is read from standard input, and nothing else is: write files = \"-\" alone";
+    let is_standard_input = files == [STANDARD_INPUT];
+    if format == Format::Arrow && !is_standard_input {
+        let why = "an Arrow stream is read from standard input: write files = \"-\" alone";
         return Err(section.refuse("files", why));
+    }
+    if !matches!(format, Format::Arrow | Format::Jsonl) && files.iter().any(|file| file == STANDARD_INPUT) {
+        let why = "standard input is an Arrow stream, or JSON lines: say format = \"jsonl\" for these";
+        return Err(section.refuse("files", why));
+    }
+    if files.len() > 1 && files.iter().any(|file| file == STANDARD_INPUT) {
+        return Err(section.refuse("files", "standard input is read alone: write files = \"-\""));
     }
     let keys = FORMATS.iter().flat_map(|(_, format)| format.keys());
     if let Some(key) = keys.filter(|key| !format.keys().contains(key)).find(|key| section.has(key)) {
@@ -259,6 +312,31 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     if column.is_some() && !columns.is_empty() {
         return Err(section.refuse("columns", "has no meaning beside column; keep one of them"));
     }
+    let follow = inherited.is_none() && section.truth("follow", false)?;
+    if follow {
+        check_followed(section, &files, format)?;
+    }
+    let watch = section.truth("watch", false)?;
+    let settle = section.number("settle", |s| (0.0..=86_400.0).contains(&s), "in [0, 86400]")?;
+    if watch && (is_standard_input || follow) {
+        return Err(
+            section.refuse("watch", "has no meaning for standard input or a followed file, which are live anyway")
+        );
+    }
+    if settle.is_some() && !watch {
+        return Err(section.refuse("settle", "has no meaning for files that are not watched (watch = true)"));
+    }
+    let gaps = [("fail", OnGap::Fail), ("skip", OnGap::Skip)];
+    let on_gap = if inherited.is_none() { section.choice("on_gap", &gaps)? } else { None };
+    if on_gap.is_some() && !follow && !watch {
+        return Err(section.refuse(
+            "on_gap",
+            "has no meaning for files that are neither followed nor watched (follow, watch = true)",
+        ));
+    }
+    // Held-out lines beside other files have texts, whatever the column of these is called.
+    let usual =
+        inherited.filter(|source| format == Format::Jsonl && source.format != Some(format)).map(|_| "text".into());
     let inherited = inherited.filter(|source| source.format == Some(format));
     let said_here = column.is_some() || !columns.is_empty();
     let widths = [("u16", TokenWidth::U16), ("u32", TokenWidth::U32)];
@@ -267,21 +345,44 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     Ok(SourceSpec {
         files,
         format: Some(format),
-        column: column.or((format == Format::Jsonl).then(|| "text".to_string())),
+        column: column.or_else(|| usual.filter(|_| !said_here)),
         columns: match inherited {
             Some(source) if !said_here => source.columns.clone(),
             _ => columns,
         },
         tokens: tokens.or((format == Format::Tokens).then_some(TokenWidth::U16)),
+        watch,
+        settle: settle.or(watch.then(|| SETTLE.as_secs_f64())),
         digest: match section.choice("digest", &[("ends", Compared::Ends), ("whole", Compared::Whole)])? {
-            Some(Compared::Whole) if format == Format::Arrow => {
+            Some(Compared::Whole) if is_standard_input || follow => {
                 return Err(section.refuse("digest", "has no meaning for a live stream, which comes only once"));
+            }
+            Some(Compared::Whole) if watch => {
+                return Err(
+                    section.refuse("digest", "has no meaning for a watched folder, whose files are not known yet")
+                );
             }
             compared => compared.unwrap_or_default(),
         },
+        follow,
+        on_gap: on_gap.unwrap_or_default(),
         synthetic: None,
         kafka: None,
     })
+}
+
+/// One file of lines or tokens, which is not compressed, can be followed.
+fn check_followed(section: Section<'_>, files: &[String], format: Format) -> Result<()> {
+    let why = match files {
+        [file] if file == STANDARD_INPUT => "standard input goes on for as long as it is open, without being followed",
+        [file] if file.contains(['*', '?', '[']) => "follows one file, not a pattern",
+        [file] if file.contains("://") => "follows a file of this machine",
+        [file] if file.to_ascii_lowercase().ends_with(".zst") => "follows files that are not compressed",
+        [_] if !matches!(format, Format::Jsonl | Format::Tokens) => "follows JSON lines (.jsonl) or flat tokens (.bin)",
+        [_] => return Ok(()),
+        _ => "follows one file",
+    };
+    Err(section.refuse("follow", why))
 }
 
 fn format_of_all(section: Section<'_>, files: &[String]) -> Result<Format> {

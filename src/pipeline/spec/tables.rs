@@ -40,7 +40,7 @@ const FORMAT: Key = key(
     Derived("by the ending of the files"),
     "What the files are",
 );
-const COLUMN_ABOUT: &str = "The one column to read; the field of a JSON line that holds the text";
+const COLUMN_ABOUT: &str = "The one column to read: a text, an image, a list of numbers";
 const DIGEST_ABOUT: &str = "What of a file a resumed run is held to: size, first and last 64 KiB, or every byte";
 const FIELD_ABOUT: &str = "The former name of `column` for JSON lines";
 const COLUMNS_ABOUT: &str = "The columns to read, one per variable; a name that ends in `*` is a prefix";
@@ -64,11 +64,35 @@ pub(super) const SOURCE: Table = Table {
     keys: &[
         key("files", Texts, Required, FILES_ABOUT),
         FORMAT,
-        key("column", Text, Derived("what can only be meant; `\"text\"` for JSON lines"), COLUMN_ABOUT),
+        key("column", Text, Means("what can only be meant; of JSON lines `text`, if that is a text"), COLUMN_ABOUT),
         key("columns", Texts, Means("what can only be meant"), COLUMNS_ABOUT),
         key("field", Text, Means("`column`"), FIELD_ABOUT),
         key("tokens", Word(&["u16", "u32"]), Default, "How wide a token is in a flat token file"),
         key("digest", Word(&["ends", "whole"]), Value("\"ends\""), DIGEST_ABOUT),
+        key(
+            "follow",
+            Truth,
+            Value("false"),
+            "Reads one `.jsonl` or `.bin` file as it is written, without an end, also when it is rotated",
+        ),
+        key(
+            "watch",
+            Truth,
+            Value("false"),
+            "Learns from files as they appear, by name, each once it is whole; has no end",
+        ),
+        key(
+            "settle",
+            Number("in [0, 86400]"),
+            Derived("`2.0` where files are watched"),
+            "Seconds for which a watched file must stay the same to be whole; one that is moved there is whole at once",
+        ),
+        key(
+            "on_gap",
+            Word(&["fail", "skip"]),
+            Means("`\"fail\"`"),
+            "What happens where what comes next is gone (of a followed or watched file): an error, or a note",
+        ),
         key(
             "synthetic",
             Other("a section, `[source.synthetic]`"),

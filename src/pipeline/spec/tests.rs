@@ -14,6 +14,7 @@ use crate::optim::{
     AdamSpec, AnemoneSpec, AverageSpec, Averaging, FullBatchEmSpec, Length, MiniBatchEmSpec, OptimizerSpec, Schedule,
     StepwiseEmSpec,
 };
+use crate::source::OnGap;
 use crate::source::token_width::TokenWidth;
 
 fn parse(text: &str) -> Result<PipelineSpec> {
@@ -244,7 +245,7 @@ fn files_say_what_they_are_or_are_refused() {
     }
     let (bin, jsonl) = (parse("[source]\nfiles = \"a.bin\"").unwrap(), parse("[source]\nfiles = \"a.jsonl\"").unwrap());
     assert_eq!((bin.source.tokens, bin.decode.kind), (Some(TokenWidth::U16), Some(DecodeKind::Tokens)));
-    assert_eq!((jsonl.source.column.as_deref(), jsonl.decode.kind), (Some("text"), Some(DecodeKind::Text)));
+    assert_eq!((jsonl.source.column.as_deref(), jsonl.decode.kind), (None, None), "the first lines decide");
     for (files, words) in [
         ("[]", "must name at least one"),
         ("\"a.dat\"", "cannot tell the format from the name; there are .parquet"),
@@ -293,9 +294,34 @@ fn the_former_name_of_a_column_of_json_lines_is_still_read() {
     for (files, words) in [
         ("\"a.jsonl\"\nfield = \"x\"\ncolumn = \"y\"", "source.field = \"x\": is the former name of column"),
         ("\"a.parquet\"\nfield = \"x\"", "has no meaning for parquet files, whose format takes column and columns"),
-        ("\"a.jsonl\"\ncolumns = [\"x\"]", "has no meaning for jsonl files, whose format takes column"),
     ] {
         let error = parse(&format!("[source]\nfiles = {files}")).unwrap_err().to_string();
+        assert!(error.contains(words), "{files}: {error}");
+    }
+}
+
+#[test]
+fn one_file_of_lines_or_tokens_is_followed_and_standard_input_is_arrow_or_lines() {
+    let followed = parse("[source]\nfiles = \"a.jsonl\"\nfollow = true\non_gap = \"skip\"").unwrap();
+    assert!(followed.source.is_live() && followed.source.has_fixed_order() && followed.learn.epochs.is_none());
+    assert_eq!((followed.source.on_gap, followed.batch.max_wait), (OnGap::Skip, None));
+    assert_eq!(PipelineSpec::parse(&followed.to_toml().unwrap(), "resolved.toml").unwrap(), followed);
+    let piped = parse("[source]\nfiles = \"-\"\nformat = \"jsonl\"\ncolumns = [\"a\", \"b\"]").unwrap();
+    assert!(piped.source.is_live() && !piped.source.has_fixed_order() && piped.batch.max_wait.is_some());
+    for (files, words) in [
+        ("[\"a.jsonl\", \"b.jsonl\"]\nfollow = true", "follows one file"),
+        ("\"a-*.jsonl\"\nfollow = true", "not a pattern"),
+        ("\"s3://b/a.jsonl\"\nfollow = true", "of this machine"),
+        ("\"a.jsonl.zst\"\nfollow = true", "not compressed"),
+        ("\"a.parquet\"\nfollow = true", "follows JSON lines (.jsonl) or flat tokens (.bin)"),
+        ("\"-\"\nformat = \"jsonl\"\nfollow = true", "without being followed"),
+        ("\"a.jsonl\"\non_gap = \"skip\"", "has no meaning for files that are not followed"),
+        ("\"a.jsonl\"\nfollow = true\ndigest = \"whole\"", "has no meaning for a live stream"),
+        ("\"-\"\nformat = \"npy\"", "standard input is an Arrow stream, or JSON lines"),
+        ("[\"-\", \"a.jsonl\"]\nformat = \"jsonl\"", "standard input is read alone"),
+        ("\"a.arrow\"\nformat = \"arrow\"", "an Arrow stream is read from standard input"),
+    ] {
+        let error = parse(&format!("[source]\nfiles = {files}")).expect_err(files).to_string();
         assert!(error.contains(words), "{files}: {error}");
     }
 }

@@ -99,8 +99,8 @@ impl Cutter {
                 }
                 Ok(Some(Arrived::WindowStart(at))) => self.send_input(Ok(Some(BatcherInput::WindowStart(at))))?,
                 Ok(Some(Arrived::WindowEnd(next))) => self.send_input(Ok(Some(BatcherInput::WindowEnd(Some(next)))))?,
-                Ok(Some(Arrived::WindowLost(next))) => self.send_input(Ok(Some(BatcherInput::WindowLost(next))))?,
                 Ok(Some(Arrived::Damaged(error))) => self.send_damage(error)?,
+                Ok(Some(Arrived::WindowLost(next))) => self.send_input(Ok(Some(BatcherInput::WindowLost(next))))?,
                 Ok(Some(Arrived::Note(note))) => {
                     self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
                 }

@@ -8,6 +8,7 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 
 use super::time::parse_time;
+pub use crate::source::OnGap;
 
 /// A topic, and how it is read.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -100,17 +101,6 @@ pub enum MergeOrder {
     /// So many messages of each partition in turn: the order is a function of the topic alone, and the slowest
     /// partition decides how fast it goes.
     RoundRobin,
-}
-
-/// What happens where the broker has deleted what comes next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnGap {
-    /// The run ends with an error that says how many messages are gone.
-    #[default]
-    Fail,
-    /// The run goes on with the first message that is left, and says how many are gone.
-    Skip,
 }
 
 /// Seconds that brokers have to answer where nothing is said.
