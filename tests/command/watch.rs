@@ -102,7 +102,9 @@ fn shards_that_arrive_under_kills_are_learned_once_each_and_to_the_same_bits() {
     let (count, apart, kills) = sizes();
     let folder = tempfile::tempdir().unwrap();
     let (made, shards) = (folder.path().join("made"), folder.path().join("shards"));
-    [&made, &shards].map(|folder| std::fs::create_dir(folder).unwrap());
+    for folder in [&made, &shards] {
+        std::fs::create_dir(folder).unwrap();
+    }
     let rows = (count - 1) * ROWS;
     let file = pipeline(folder.path(), "watch.toml", &shards, &format!("[learn]\nrows = {rows}\n"));
     let is_over = Arc::new(AtomicBool::new(false));
