@@ -560,6 +560,7 @@ proptest! {
         (batch, checkpoint, pipeline) in stages(),
         name in option::of(texts("[a-z_-]{1,8}")),
         every in option::of(1u64..99),
+        is_watched in any::<bool>(),
     ) {
         // Decoders and sources are drawn apart; what a decoder may be depends on its source.
         let decode = match source.format {
@@ -586,8 +587,10 @@ proptest! {
             rotate: 4096 * checkpoint.keep as u64,
             keep: checkpoint.keep,
         };
+        // Where the source has no end, somebody always watches.
+        let drift = (source.is_endless() || is_watched).then(DriftSection::default);
         let spec =
-            PipelineSpec { name, source, decode, batch, circuit, learn, validate, checkpoint, metrics, pipeline };
+            PipelineSpec { name, source, decode, batch, circuit, learn, drift, validate, checkpoint, metrics, pipeline };
         let text = spec.to_toml().unwrap();
         let again = PipelineSpec::parse(&text, "again.toml");
         prop_assert_eq!(again.as_ref(), Ok(&spec), "{}", text);
