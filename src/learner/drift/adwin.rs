@@ -168,8 +168,7 @@ impl Adwin {
         afters.reverse();
         let mut before = *self.buckets.front()?;
         let mut strongest: Option<Cut> = None;
-        for at in 1..self.buckets.len() {
-            let after = afters[at];
+        for (at, &after) in afters.iter().enumerate().skip(1) {
             let away = (before.mean - after.mean).abs();
             if before.size >= LEAST && away > ROUNDING * (before.mean.abs() + after.mean.abs()) {
                 // Of one unit of weight.

@@ -15,7 +15,7 @@ pub(crate) const SECTIONS: [&Table; 10] =
     [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &DRIFT, &VALIDATE, &CHECKPOINT, &METRICS, &PIPELINE];
 
 /// Everything a pipeline may say, in the order of the file.
-pub(crate) const ALL: [&Table; 15] = [
+pub(crate) const ALL: [&Table; 16] = [
     &ROOT,
     &SOURCE,
     &SYNTHETIC,
