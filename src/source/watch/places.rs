@@ -100,7 +100,7 @@ impl Places {
 
 impl Place {
     /// Files with the names that follow the folder, and the folder if it is not there.
-    async fn look(&self) -> Result<Look> {
+    async fn look(&self) -> Result<Found> {
         match &self.located {
             Located::Here(pattern) => {
                 let (pattern, name) = (pattern.clone(), pattern.clone());
@@ -130,10 +130,10 @@ impl Place {
 }
 
 /// Files with their names in the place, and a folder that is not there, if there is none.
-type Look = (Vec<(String, Shard)>, Option<String>);
+type Found = (Vec<(String, Shard)>, Option<String>);
 
 /// What a local pattern finds now.
-fn look_here(pattern: &str) -> Result<Look> {
+fn look_here(pattern: &str) -> Result<Found> {
     let (folder, _) = folder_of(pattern);
     if !folder.is_dir() {
         return Ok((Vec::new(), Some(folder.display().to_string())));
