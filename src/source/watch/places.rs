@@ -98,9 +98,11 @@ impl Places {
     }
 }
 
+/// Files with the names that follow the folder of their pattern, and that folder if it is not there.
+type Found = (Vec<(String, Shard)>, Option<String>);
+
 impl Place {
-    /// Files with the names that follow the folder, and the folder if it is not there.
-    async fn look(&self) -> Result<(Vec<(String, Shard)>, Option<String>)> {
+    async fn look(&self) -> Result<Found> {
         match &self.located {
             Located::Here(pattern) => {
                 let (pattern, name) = (pattern.clone(), pattern.clone());
@@ -130,7 +132,7 @@ impl Place {
 }
 
 /// What a local pattern finds now.
-fn look_here(pattern: &str) -> Result<(Vec<(String, Shard)>, Option<String>)> {
+fn look_here(pattern: &str) -> Result<Found> {
     let (folder, _) = folder_of(pattern);
     if !folder.is_dir() {
         return Ok((Vec::new(), Some(folder.display().to_string())));
