@@ -61,6 +61,14 @@ pub const STAGE_WAIT: &str = "anemone_stage_wait_seconds";
 pub const QUEUE_BYTES: &str = "anemone_queue_bytes";
 /// Mean log-likelihood of all rows when they were first seen.
 pub const PREQUENTIAL_LL: &str = "anemone_prequential_log_likelihood_nats";
+/// The same over the last rows, of any epoch.
+pub const WINDOW_LL: &str = "anemone_window_log_likelihood_nats";
+/// The same, fading.
+pub const FADING_LL: &str = "anemone_fading_log_likelihood_nats";
+/// How often a detector said that the stream has changed.
+pub const DRIFTS: &str = "anemone_drift_total";
+/// Rows learned from when one said so last.
+pub const DRIFT_ROW: &str = "anemone_drift_last_row";
 /// Mean log-likelihood of the last batch, before its update.
 pub const BATCH_LL: &str = "anemone_batch_log_likelihood_nats";
 /// Mean log-likelihood of held-out rows.
@@ -111,7 +119,7 @@ pub const STAGE: &str = "stage";
 pub const SIDE: &str = "side";
 
 /// All metrics, with the question that each answers.
-pub const METRICS: [Metric; 29] = [
+pub const METRICS: [Metric; 33] = [
     counter(ROWS, Unit::Count, "rows learned from"),
     counter(BATCHES, Unit::Count, "batches learned from"),
     counter(UPDATES, Unit::Count, "updates of the parameters"),
@@ -125,6 +133,19 @@ pub const METRICS: [Metric; 29] = [
     ),
     gauge(QUEUE_BYTES, Unit::Bytes, "bytes of rows on their way: is the memory budget used?"),
     gauge(PREQUENTIAL_LL, Unit::Count, "mean log-likelihood of all rows when they were first seen, nats per row"),
+    gauge(
+        WINDOW_LL,
+        Unit::Count,
+        "mean log-likelihood of the last rows (drift.window_rows) before they were learned from, nats per row: how good is \
+         it now?",
+    ),
+    gauge(
+        FADING_LL,
+        Unit::Count,
+        "mean log-likelihood of about the last hundred batches before they were learned from, nats per row",
+    ),
+    counter(DRIFTS, Unit::Count, "times that a detector said that the stream has changed"),
+    gauge(DRIFT_ROW, Unit::Count, "rows learned from when a detector last said so: when did the stream change?"),
     gauge(
         BATCH_LL,
         Unit::Count,

@@ -194,7 +194,8 @@ impl Observer for Watch<'_> {
             }
             Event::Warning(message) => (self.tell)(&format!("warning: {message}")),
             Event::Note(message) => (self.tell)(&format!("note: {message}")),
-            Event::EpochEnd(_) | Event::Structure { .. } | Event::Checkpointed { .. } | Event::Finished(_) => {}
+            Event::EpochEnd(_) | Event::Structure { .. } | Event::Checkpointed { .. } => {}
+            Event::Drift(_) | Event::Finished(_) => {}
         }
     }
 }

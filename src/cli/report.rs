@@ -9,7 +9,8 @@ use super::output::{counted, describe_answers, note, say, say_json, table, thous
 use crate::backend::TrainingPrecision;
 use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
-use crate::pipeline::observer::{EpochEnd, Event, Finished, Start, StartKind, Started, StepLine, Validated};
+use crate::pipeline::observer::{Drift, EpochEnd, Event, Finished, Start, StartKind, Started, StepLine, Validated};
+use crate::pipeline::spec::OnDrift;
 use crate::source::{ColumnInfo, Reading};
 
 /// How a run is shown.
@@ -59,6 +60,9 @@ impl Report {
         if let Event::Warning(message) = event {
             return self.beside_the_bar(|| note(format_args!("warning: {message}")));
         }
+        if let Event::Drift(drift) = event {
+            return self.beside_the_bar(|| note(drift_line(drift)));
+        }
         if let (Event::Note(message), true) = (event, self.style == Style::Text) {
             return self.beside_the_bar(|| note(format_args!("note: {message}")));
         }
@@ -78,7 +82,7 @@ impl Report {
                 self.close();
                 self.say(finished_lines(finished));
             }
-            Event::Checkpointed { .. } | Event::Warning(_) | Event::Note(_) => {}
+            Event::Checkpointed { .. } | Event::Drift(_) | Event::Warning(_) | Event::Note(_) => {}
         }
     }
 
@@ -280,6 +284,23 @@ fn validated_line(found: &Validated) -> String {
         line += "  best";
     }
     line
+}
+
+fn drift_line(drift: &Drift) -> String {
+    let Drift { detector, rows, rows_ago, before_ll, after_ll, action, .. } = drift;
+    let what = match action {
+        OnDrift::Report => "",
+        OnDrift::RaiseStep if drift.is_new_start => "; parameters start again from the new rows",
+        OnDrift::RaiseStep => "; the step is raised",
+        OnDrift::Checkpoint => "; a checkpoint is kept",
+        OnDrift::Stop => "; the run ends",
+    };
+    format!(
+        "drift at row {}: log-likelihood fell from {before_ll:.4} to {after_ll:.4} nats per row about {} ago ({}){what}",
+        thousands(*rows),
+        counted(*rows_ago, "row", "rows"),
+        detector.name()
+    )
 }
 
 fn finished_lines(finished: &Finished) -> String {

@@ -184,6 +184,7 @@ impl<'a> Recorder<'a> {
             | Event::EpochEnd(_)
             | Event::Structure { .. }
             | Event::Checkpointed { .. }
+            | Event::Drift(_)
             | Event::Warning(_)
             | Event::Note(_)
             | Event::Finished(_) => {}

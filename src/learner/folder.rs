@@ -129,10 +129,10 @@ impl CheckpointFolder {
         latest(&self.dir)
     }
 
-    /// Of the checkpoints up to the one just `written`, removes all but the last `keep_last` and that of step `best`.
-    /// Later ones are not touched and do not count: they are damaged, or the run would not have come back before them.
+    /// Of the checkpoints up to the one just `written`, removes all but the last `keep_last` and those of the steps
+    /// `kept`. Later ones are not touched and do not count: they are damaged, or the run would not have come back before them.
     /// Returns the paths of the removed.
-    pub fn prune(&self, written: u64, keep_last: usize, best: Option<u64>) -> Result<Vec<PathBuf>> {
+    pub fn prune(&self, written: u64, keep_last: usize, kept: &[u64]) -> Result<Vec<PathBuf>> {
         if keep_last == 0 {
             return Err(Error::option("keep_last = 0: must be at least 1, or there would be nothing to go on from"));
         }
@@ -140,7 +140,7 @@ impl CheckpointFolder {
         let mut steps = self.list()?;
         steps.retain(|(step, _)| *step <= written);
         steps.truncate(steps.len().saturating_sub(keep_last));
-        let removed = steps.into_iter().filter(|(step, _)| Some(*step) != best).map(|(_, path)| path);
+        let removed = steps.into_iter().filter(|(step, _)| !kept.contains(step)).map(|(_, path)| path);
         removed.map(|path| retire(&path).map(|()| path)).collect()
     }
 }

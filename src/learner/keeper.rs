@@ -29,7 +29,7 @@ impl Keeper {
             _ => open.insert(CheckpointFolder::open(dir)?),
         };
         let written = folder.write(snapshot, &self.identity, &Default::default())?;
-        folder.prune(snapshot.progress.batches, self.kept, None)?;
+        folder.prune(snapshot.progress.batches, self.kept, &[])?;
         Ok(written)
     }
 }

@@ -11,6 +11,7 @@
 mod blocking;
 mod builder;
 pub mod checkpoint;
+pub mod drift;
 mod folder;
 mod hashed_file;
 mod identity;
@@ -19,6 +20,7 @@ pub mod model;
 mod model_file;
 mod progress;
 mod publish;
+mod recent_rows;
 mod reserve;
 mod snapshot;
 mod view;
@@ -36,6 +38,7 @@ pub use checkpoint::{Checkpoint, CheckpointMeta};
 pub use folder::{CheckpointFolder, Hold, Latest, is_checkpoint_folder, latest, list};
 pub use identity::{Identity, circuit_digest};
 pub use progress::{Prequential, Progress};
+pub use recent_rows::{DEFAULT_WINDOW_ROWS, RecentRows};
 pub use snapshot::Snapshot;
 pub use view::View;
 
@@ -113,7 +116,14 @@ impl Learner {
         let identity = Identity { circuit_spec, optimizer: optimizer.name().into(), ..Identity::default() };
         let keeper = Keeper { identity, kept: KEPT, folder: Mutex::default() };
         let (device, name, precision) = (Device::Cpu, "made by the caller".into(), TrainingPrecision::default());
-        Self::start(backend, optimizer, Place { device, name, why: None, precision }, keeper, resume)
+        Self::start(
+            backend,
+            optimizer,
+            Place { device, name, why: None, precision },
+            keeper,
+            DEFAULT_WINDOW_ROWS,
+            resume,
+        )
     }
 
     fn start(
@@ -121,6 +131,7 @@ impl Learner {
         mut optimizer: Box<dyn Optimizer>,
         place: Place,
         keeper: Keeper,
+        window_rows: u64,
         resume: Option<&Checkpoint>,
     ) -> Result<Self> {
         let mut progress = Progress::default();
@@ -132,6 +143,7 @@ impl Learner {
             }
             progress = checkpoint.meta.progress.clone();
         }
+        progress.recent_rows.set_length(window_rows);
         let circuit = backend.circuit().clone();
         let public = Arc::new(Mutex::new(progress.clone()));
         let (commands, queue) = async_channel::bounded(QUEUE);
@@ -192,6 +204,13 @@ impl Learner {
         /// counters and the cursor go on. Returns what answered until then.
         pub async fn swap / swap_blocking(&self, params: Params) -> Result<Params> {
             self.ask(|reply| Command::Swap { params, reply }).await
+        }
+
+        /// Learns faster for a while, because the rows have changed: the schedule of the step starts again, with a step that
+        /// is raised at first; averages, momentum and flows that wait for an update are forgotten.
+        /// Parameters, counters and cursor stay. Part of the optimizer's state: a resumed learner is bit-identical.
+        pub async fn raise_step / raise_step_blocking(&self) -> Result<()> {
+            self.ask(|reply| Command::RaiseStep { reply }).await
         }
 
         /// Writes a checkpoint of this moment into a folder and returns its path. It appears whole or not at all, on a

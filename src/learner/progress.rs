@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::RecentRows;
 use crate::data::Cursor;
 use crate::optim::StepReport;
 
@@ -27,6 +28,9 @@ pub struct Progress {
     pub cursor: Cursor,
     /// Log-likelihoods of batches before they were learned from.
     pub prequential: Prequential,
+    /// The same over the last so many rows.
+    #[serde(default)]
+    pub recent_rows: RecentRows,
     /// The last batch's mean log-likelihood before it was learned from; `None` if none of its rows was possible.
     pub last: Option<f64>,
     /// Rows of probability zero: they teach nothing and are in no mean.
@@ -84,6 +88,7 @@ impl Progress {
         let possible = batch.possible_weight > 0.0;
         self.last = possible.then(|| batch.mean_log_likelihood());
         if possible {
+            self.recent_rows.add(batch.num_rows as u64, batch.log_likelihood, batch.possible_weight);
             let sums = &mut self.prequential;
             sums.recent_log_likelihood = FADING * sums.recent_log_likelihood + batch.log_likelihood;
             sums.recent_weight = FADING * sums.recent_weight + batch.possible_weight;
@@ -134,14 +139,17 @@ mod tests {
         let expected = -(weights[0] * 2.0 + weights[1] * 1.0 + weights[2] * 100.0) / weights.iter().sum::<f64>();
         assert!((progress.prequential.recent_mean().unwrap() - expected).abs() < 1e-12);
         assert_eq!(progress.last, Some(-100.0));
+        assert_eq!((progress.recent_rows.rows(), progress.recent_rows.mean()), (12, Some(-412.0 / 12.0)));
     }
 
     /// Checkpoints of all versions, and scripts that read them, know these names.
     #[test]
     fn a_count_of_batches_is_a_step_in_files() {
         let progress = Progress { batches: 7, ..Progress::default() };
-        let written = serde_json::to_value(&progress).unwrap();
+        let mut written = serde_json::to_value(&progress).unwrap();
         assert_eq!((&written["step"], written.get("batches")), (&serde_json::json!(7), None));
+        assert_eq!(serde_json::from_value::<Progress>(written.clone()).unwrap(), progress);
+        written.as_object_mut().unwrap().remove("recent_rows"); // what the first version did not keep
         assert_eq!(serde_json::from_value::<Progress>(written).unwrap(), progress);
     }
 
@@ -152,5 +160,6 @@ mod tests {
         progress.learned(&StepReport { batch, step_size: None }, Cursor::default());
         assert_eq!((progress.batches, progress.updates, progress.rows, progress.impossible_rows), (1, 0, 2, 2));
         assert_eq!((progress.last, progress.prequential), (None, Prequential::default()));
+        assert_eq!(progress.recent_rows, RecentRows::default());
     }
 }

@@ -46,6 +46,9 @@ pub(super) enum Command {
         params: Params,
         reply: Reply<Params>,
     },
+    RaiseStep {
+        reply: Reply<()>,
+    },
     Snapshot {
         reply: Reply<Snapshot>,
     },
@@ -168,6 +171,13 @@ impl Worker {
                     fatal.map_or(Ok(()), Err)
                 }
             },
+            Command::RaiseStep { reply } => {
+                self.view = None; // θ̄ starts anew
+                let raised = self.optimizer.raise_step(self.backend.as_mut());
+                let fatal = raised.as_ref().err().cloned();
+                self.answer_query(clock, &reply, raised)?;
+                fatal.map_or(Ok(()), Err)
+            }
             Command::Snapshot { reply } => {
                 let answer = self.snapshot();
                 self.answer_query(clock, &reply, answer)

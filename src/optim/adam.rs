@@ -77,6 +77,7 @@ struct Adam {
 
 impl Rule for Adam {
     const NAME: &'static str = AdamSpec::NAME;
+    const MOST_STEP: f64 = f64::INFINITY;
 
     fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, rate: f64) -> Result<()> {
         backend.top_down(self.top_down)?;

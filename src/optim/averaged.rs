@@ -176,6 +176,11 @@ impl Optimizer for Averaged {
         self.optimizer.restart(backend)
     }
 
+    fn raise_step(&mut self, backend: &mut dyn Backend) -> Result<()> {
+        (self.updates, self.averaged, self.usual) = (0, 0, Usual::default());
+        self.optimizer.raise_step(backend)
+    }
+
     fn is_averaged(&self) -> bool {
         true
     }

@@ -38,6 +38,7 @@ mod full_batch_em;
 mod length;
 mod mean_flows;
 mod mini_batch_em;
+mod raised;
 mod rule;
 mod schedule;
 mod sgd;
@@ -77,6 +78,12 @@ pub trait Optimizer: Send {
 
     /// Forgets everything but its options: the parameters have been replaced.
     fn restart(&mut self, backend: &mut dyn Backend) -> Result<()>;
+
+    /// Learns faster for a while, because the rows have changed. Whatever was gathered from those before is forgotten,
+    /// but for the parameters; an optimizer without a step does no more than that.
+    fn raise_step(&mut self, backend: &mut dyn Backend) -> Result<()> {
+        self.restart(backend)
+    }
 
     /// Returns true if the backend's answers are those of averaged parameters.
     fn is_averaged(&self) -> bool {

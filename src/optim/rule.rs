@@ -1,6 +1,7 @@
 //! What every optimizer that updates during an epoch shares: gather mean flows, apply a rule, count.
 
 use super::mean_flows::{FlowGatherer, MeanFlows, Retaining};
+use super::raised::{MOST_EM, raised};
 use super::state::OptimizerState;
 use super::{Optimizer, Schedule, StepReport};
 use crate::backend::{Backend, FlowsId, ParamRowsId};
@@ -12,6 +13,9 @@ use crate::error::Result;
 pub(super) trait Rule: Send {
     /// The optimizer's name.
     const NAME: &'static str;
+
+    /// The largest step that is taken when it is raised.
+    const MOST_STEP: f64 = MOST_EM;
 
     /// Moves the parameters by a step of size `step`. Rules without momentum may overwrite these flows.
     fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, step: f64) -> Result<()>;
@@ -41,11 +45,16 @@ pub(super) struct ByRule<R> {
     pub gatherer: FlowGatherer,
     /// How often a row uses each state of the circuit's inputs.
     counts_per_row: f64,
+    /// Whether it started again with a larger step, because the rows had changed.
+    is_raised: bool,
 }
+
+/// Its name in a saved state. A state without it is of a rule that was never raised.
+const RAISED: &str = "raised";
 
 impl<R> ByRule<R> {
     pub fn new(rule: R, step: Schedule, gatherer: FlowGatherer, circuit: &Circuit) -> Self {
-        Self { rule, step, gatherer, counts_per_row: circuit.counts_per_row() }
+        Self { rule, step, gatherer, counts_per_row: circuit.counts_per_row(), is_raised: false }
     }
 }
 
@@ -60,7 +69,9 @@ impl<R: Rule> ByRule<R> {
 
     /// The next step, from rows of this weight.
     fn step_of(&self, weight: f64) -> f64 {
-        self.step.at(self.gatherer.read().updates, weight * self.counts_per_row)
+        let updates = self.gatherer.read().updates;
+        let usual = self.step.at(updates, weight * self.counts_per_row);
+        if self.is_raised { raised(usual, updates, R::MOST_STEP) } else { usual }
     }
 
     fn replace(&mut self, backend: &mut dyn Backend, state: &OptimizerState) -> Result<()> {
@@ -70,7 +81,9 @@ impl<R: Rule> ByRule<R> {
                 Buffer::Rows(rows) => backend.load_rows(rows, state.buffer(name)?)?,
             }
         }
-        self.gatherer.load(backend, state)
+        self.gatherer.load(backend, state)?;
+        self.is_raised = state.counters.contains_key(RAISED);
+        Ok(())
     }
 }
 
@@ -110,12 +123,22 @@ impl<R: Rule> Optimizer for ByRule<R> {
                 Buffer::Rows(rows) => backend.blend_rows(rows, 0.0, rows, 0.0)?,
             }
         }
+        self.is_raised = false;
         self.gatherer.restart(backend)
+    }
+
+    fn raise_step(&mut self, backend: &mut dyn Backend) -> Result<()> {
+        self.restart(backend)?;
+        self.is_raised = true;
+        Ok(())
     }
 
     fn save(&self, backend: &dyn Backend) -> Result<OptimizerState> {
         let mut state = OptimizerState::new(R::NAME);
         self.gatherer.save(backend, &mut state)?;
+        if self.is_raised {
+            state.counters.insert(RAISED.into(), 1);
+        }
         for (name, buffer) in self.rule.buffers() {
             let saved = match buffer {
                 Buffer::Flows(flows) => backend.save_flows(flows)?,

@@ -53,6 +53,7 @@ struct Sgd {
 
 impl Rule for Sgd {
     const NAME: &'static str = SgdSpec::NAME;
+    const MOST_STEP: f64 = f64::INFINITY;
 
     fn update(&mut self, backend: &mut dyn Backend, mean: MeanFlows, rate: f64) -> Result<()> {
         let MeanFlows { flows, gain, .. } = mean;

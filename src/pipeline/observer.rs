@@ -9,8 +9,10 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::spec::OnDrift;
 use crate::backend::TrainingPrecision;
 use crate::decode::RowShape;
+use crate::learner::drift::DetectorKind;
 use crate::source::Reading;
 
 /// Watches a run.
@@ -43,6 +45,8 @@ pub enum Event {
         /// Its folder.
         path: PathBuf,
     },
+    /// A detector says that the stream has changed.
+    Drift(Drift),
     /// All data was seen once more.
     EpochEnd(EpochEnd),
     /// Something a user should know, and that does not stop the run.
@@ -151,6 +155,15 @@ pub struct StepLine {
     pub log_likelihood: Option<f64>,
     /// Mean log-likelihood of all rows when they were first seen: test, then train. Stays after the first epoch.
     pub prequential_ll: Option<f64>,
+    /// The same over the last `drift.window_rows` rows, of any epoch.
+    #[serde(default)]
+    pub window_ll: Option<f64>,
+    /// The same, fading: over the last hundred batches or so.
+    #[serde(default)]
+    pub fading_ll: Option<f64>,
+    /// What a detector found, on the line of the batch at which it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drift: Option<Drift>,
     /// The held-out log-likelihood, on a line that carries one: the mean over all rows, and `None` for −∞ if one is
     /// impossible.
     pub valid_ll: Option<f64>,
@@ -175,6 +188,32 @@ pub struct StepLine {
     pub impossible_rows: u64,
     /// Records left out so far because they could not be read.
     pub bad_records: u64,
+}
+
+/// A change of the stream that a detector found.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drift {
+    /// Who found it.
+    pub detector: DetectorKind,
+    /// Batches learned from.
+    pub step: u64,
+    /// Rows learned from.
+    pub rows: u64,
+    /// About how many rows ago it was.
+    pub rows_ago: u64,
+    /// Rows before it that it is held against.
+    pub window_rows: u64,
+    /// Mean log-likelihood of those, when they were first seen,
+    pub before_ll: f64,
+    /// and of the rows since.
+    pub after_ll: f64,
+    /// How many there have been in this run, this one included.
+    pub number: u64,
+    /// What is done about it.
+    pub action: OnDrift,
+    /// Whether parameters started again from the new rows, where the step was raised.
+    #[serde(default)]
+    pub is_new_start: bool,
 }
 
 /// What held-out rows said.
@@ -307,6 +346,7 @@ impl Event {
             Self::Step(line) => ("step", json!(line)),
             Self::Validated(validated) => ("validated", json!(validated)),
             Self::Checkpointed { path } => ("checkpointed", json!({ "path": path })),
+            Self::Drift(drift) => ("drift", json!(drift)),
             Self::EpochEnd(end) => ("epoch_end", json!(end)),
             Self::Warning(message) => ("warning", json!({ "message": message })),
             Self::Note(message) => ("note", json!({ "message": message })),

@@ -73,7 +73,7 @@ impl HeldOut {
         // Known only where the distribution stays, and asked for only where it is quickly told.
         let is_quick = rows.num_rows().is_some_and(|rows| rows <= 1 << 16);
         let source_log_likelihood = match synthetic.drift {
-            None if is_quick => Some(rows.source_log_likelihood()?),
+            None if is_quick && synthetic.changes.is_empty() => Some(rows.source_log_likelihood()?),
             _ => None,
         };
         Ok(Self { source: Source::Indexed(Arc::new(rows)), rows: None, source_log_likelihood })

@@ -8,6 +8,7 @@
 //! `resume`, `validate`, `checkpoints`, `lines`, `gauges` and `summary` are what they call.
 
 mod checkpoints;
+mod drift;
 mod few_updates;
 mod gauges;
 mod lines;
@@ -269,11 +270,12 @@ impl<'a> Run<'a> {
     fn new(
         inputs: &'a Inputs,
         learner: Learner,
-        record: RunRecord,
+        mut record: RunRecord,
         stop: &Stop,
         observer: &'a mut dyn Observer,
     ) -> Result<Self> {
         let spec = &inputs.spec;
+        record.drift.set_options(spec.drift.as_ref())?;
         let progress = learner.progress();
         let now = Instant::now();
         Ok(Self {
@@ -412,7 +414,7 @@ impl<'a> Run<'a> {
             self.validate_if_due(epoch).await?; // an earlier stretch may have been stopped just before it
         }
         loop {
-            if let Some(reason) = self.limit() {
+            if let Some(reason) = self.limit().or(self.record.drift.is_over().then_some(Reason::Drift)) {
                 return Ok(reason);
             }
             HEALTH.alive();
@@ -471,14 +473,16 @@ impl<'a> Run<'a> {
     async fn batch(&mut self, batch: Batch, end: Cursor) -> Result<()> {
         let begun = Instant::now();
         let rows = batch.num_rows() as u64;
+        let for_drift = self.for_drift(&batch);
         let report = self.learner.learn_to(batch, end).await?;
         self.record_gauges(&report, rows, begun.elapsed());
         self.record.epoch.log_likelihood += report.batch.log_likelihood;
         self.record.epoch.weight += report.batch.possible_weight;
         self.line = self.step_line(&report);
+        self.watch_for_drift(&report, rows, for_drift).await?;
         if self.is_look_due(rows) {
             self.validate().await?;
-        } else if self.lines.is_due(&self.spec.metrics, self.line.step, self.line.rows) {
+        } else if self.lines.is_due(&self.spec.metrics, self.line.step, self.line.rows) || self.line.drift.is_some() {
             self.write_line(None);
         }
         self.observer.event(&Event::Step(self.line.clone()));

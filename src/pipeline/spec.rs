@@ -21,6 +21,7 @@ mod circuit;
 mod decode;
 mod defaults;
 mod document;
+mod drift;
 mod expand;
 mod kafka;
 mod key;
@@ -41,6 +42,7 @@ pub use circuit::{CircuitSpec, InputKind, ModelSpec, PdSpec, StartSpec, TyingSpe
 pub use decode::{DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, GPT2_VOCAB};
 pub(crate) use defaults::default_words;
 pub(crate) use document::{Document, inline, parse_value};
+pub use drift::{DriftSection, OnDrift};
 pub use expand::{DATA_VARIABLE, expand_path};
 pub(crate) use key::{Accepted, Key, Table, Unset, for_all, key};
 pub use learn::LearnSection;
@@ -72,6 +74,9 @@ pub struct PipelineSpec {
     pub circuit: CircuitSpec,
     /// How it learns.
     pub learn: LearnSection,
+    /// Who watches for changes of the stream; `None` is nobody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drift: Option<DriftSection>,
     /// What it is judged by.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub validate: Option<ValidateSpec>,
@@ -210,6 +215,7 @@ impl PipelineSpec {
             batch: BatchSpec { epoch_rows: learn.window_rows, ..read_batch(document, &source)? },
             circuit: circuit::read(document, elsewhere("circuit"))?,
             learn,
+            drift: drift::read(document, &source, elsewhere("drift"))?,
             validate: source::read_validate(document, &source, elsewhere("validate"))?,
             checkpoint: read_checkpoint(document)?,
             metrics: read_metrics(document)?,

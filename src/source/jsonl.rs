@@ -193,7 +193,7 @@ mod tests {
     use super::super::testing::{Found, blobs, blobs_of, failure, pieces, run, shards};
     use super::*;
     use crate::error::ErrorKind;
-    use crate::source::Piece;
+    use crate::source::{Piece, Records};
 
     fn text() -> Columns {
         Columns::One("text".into())
@@ -339,6 +339,35 @@ mod tests {
             let error = end.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Format);
             assert!(error.to_string().starts_with("a.jsonl.zst: after byte "), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn rows_of_columns_and_lists_come_from_any_block_and_from_compressed_files() {
+        let objects: String = (0..500).map(|i| format!("{{\"b\":{},\"a\":{i},\"c\":\"x\"}}\n", i % 2)).collect();
+        let lists: String = (0..500).map(|i| format!("[{i},{}]\n", i % 2)).collect();
+        let named = Columns::Many(vec!["a".into(), "b".into()]);
+        for (content, columns) in [(objects, named), (lists, Columns::Auto)] {
+            let files =
+                [("a.jsonl", content.clone().into_bytes()), ("a.jsonl.zst", zstd_file(content.as_bytes(), 999))];
+            for (name, file) in files {
+                for block_bytes in [100, 1 << 20] {
+                    let files = shards(&[(name, file.clone())]).await;
+                    let source = JsonlSource::open_with_block_bytes(files, &columns, block_bytes).await.unwrap();
+                    let width = if columns == Columns::Auto { None } else { Some(2) };
+                    assert_eq!(source.kind(), RecordKind::Lists { width, reals: false });
+                    let mut found = Vec::new();
+                    for block in 0..source.blocks().len() {
+                        let (pieces, end) = pieces(&source, block, 300).await;
+                        end.unwrap();
+                        for piece in pieces {
+                            let Records::Lists(lists) = &piece.records else { panic!("{piece:?}") };
+                            found.extend((0..lists.values.len()).map(|at| lists.values.category(at).unwrap()));
+                        }
+                    }
+                    assert_eq!(found, (0..500).flat_map(|i| [i, i % 2]).collect::<Vec<u32>>(), "{name} {block_bytes}");
+                }
+            }
         }
     }
 

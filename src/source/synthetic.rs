@@ -3,7 +3,8 @@
 //! A random hidden Markov model or a random mixture of independent variables. Row `i` is a pure function of the spec
 //! and `i`, so rows can be had in any order and a run can be resumed anywhere. [`Synthetic::log_likelihood`] is the
 //! source's own, which no model beats on average: a run can print how far it is from it. With `drift` the source moves:
-//! row `i` comes from a second source of the same family with probability `min(1, i / drift)`.
+//! row `i` comes from a second source of the same family with probability `min(1, i / drift)`. With `changes` it is
+//! another source of the family from each of these rows on.
 //!
 //! The data side knows no circuits, so this samples and evaluates by itself.
 
@@ -37,6 +38,9 @@ pub struct SyntheticSpec {
     /// The row from which on all come from the second source; without it there is only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<u64>,
+    /// Rows, ascending, from which on all come from another source each; not beside `drift`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub changes: Vec<u64>,
 }
 
 /// A family of distributions.
@@ -65,6 +69,11 @@ const PERTURBATION: f64 = 20.0;
 const FIRST_STREAM: u64 = 0;
 const SECOND_STREAM: u64 = 1;
 const ROWS_STREAM: u64 = 2;
+/// That of the source after the first change; those after later ones follow.
+const CHANGED_STREAM: u64 = 3;
+
+/// Each change has tables of its own.
+const MOST_CHANGES: usize = 1024;
 
 /// A source of known distribution.
 #[derive(Clone, Debug)]
@@ -73,6 +82,8 @@ pub struct Synthetic {
     first: Model,
     /// Where it drifts to.
     second: Option<Model>,
+    /// What it is after each change.
+    changed: Vec<Model>,
     /// Seed of the rows' streams, apart from those that made the models.
     rows_seed: u64,
     manifest: Manifest,
@@ -91,6 +102,10 @@ impl Synthetic {
         Ok(Self {
             first: Model::random(spec, &mut Rng::stream(spec.seed, FIRST_STREAM)),
             second: spec.drift.map(|_| Model::random(spec, &mut Rng::stream(spec.seed, SECOND_STREAM))),
+            changed: (CHANGED_STREAM..)
+                .take(spec.changes.len())
+                .map(|stream| Model::random(spec, &mut Rng::stream(spec.seed, stream)))
+                .collect(),
             rows_seed: Rng::stream(spec.seed, ROWS_STREAM).next_u64(),
             manifest: Manifest::new("synthetic", Vec::new(), &options),
             name: name.into(),
@@ -98,8 +113,8 @@ impl Synthetic {
         })
     }
 
-    /// Log-probability of a row under the source, in nats; −∞ for what is not a row of it. With `drift` it is that of
-    /// the first source, before it moves.
+    /// Log-probability of a row under the source, in nats; −∞ for what is not a row of it. With `drift` or
+    /// `changes` it is that of the first source, before it moves.
     pub fn log_likelihood(&self, row: &[u32]) -> f64 {
         if row.len() != self.spec.num_vars || row.iter().any(|&value| value >= self.spec.cats) {
             return f64::NEG_INFINITY;
@@ -113,7 +128,10 @@ impl Synthetic {
         let turn = rng.uniform(); // drawn without drift too: a row before the move is the same with it
         let model = match (&self.second, self.spec.drift) {
             (Some(second), Some(drift)) if turn < row as f64 / drift as f64 => second,
-            _ => &self.first,
+            _ => match self.spec.changes.partition_point(|&change| change <= row) {
+                0 => &self.first,
+                changes => &self.changed[changes - 1],
+            },
         };
         model.sample(&mut rng, self.spec.num_vars, values);
     }
@@ -129,6 +147,18 @@ pub(crate) fn check(spec: &SyntheticSpec) -> Result<()> {
     if let Some((name, _)) = at_least_one.iter().find(|(_, value)| *value == 0) {
         return Err(Error::option(format!("{name} = 0: must be at least 1")));
     }
+    if let Some(pair) = spec.changes.windows(2).find(|pair| pair[0] >= pair[1]) {
+        return Err(Error::option(format!("changes = [… {}, {} …]: must ascend", pair[0], pair[1])));
+    }
+    if spec.changes.first() == Some(&0) {
+        return Err(Error::option("changes = [0 …]: must be at least 1"));
+    }
+    if spec.changes.len() > MOST_CHANGES {
+        return Err(Error::option(format!("changes: must be at most {MOST_CHANGES} rows")));
+    }
+    if spec.drift.is_some() && !spec.changes.is_empty() {
+        return Err(Error::option("changes: has no meaning beside drift, which moves slowly; keep one of them"));
+    }
     if !(2..=65_536).contains(&spec.cats) {
         return Err(Error::option(format!("cats = {}: must be in 2..=65536", spec.cats)));
     }
@@ -141,7 +171,10 @@ pub(crate) fn check(spec: &SyntheticSpec) -> Result<()> {
         SyntheticKind::Hmm => 1,
         SyntheticKind::Mixture => spec.num_vars,
     };
-    let probabilities = tables.checked_mul(spec.latents).and_then(|rows| rows.checked_mul(spec.cats as usize));
+    let probabilities = tables
+        .checked_mul(spec.latents)
+        .and_then(|rows| rows.checked_mul(spec.cats as usize))
+        .and_then(|one| one.checked_mul(spec.changes.len() + 1));
     if probabilities.is_none_or(|count| count > MOST_PROBABILITIES) {
         return Err(Error::option(format!(
             "num_vars = {}, latents = {}, cats = {}: more than {MOST_PROBABILITIES} probabilities; make one smaller",
@@ -343,7 +376,7 @@ mod tests {
     use super::*;
 
     fn spec(kind: SyntheticKind) -> SyntheticSpec {
-        SyntheticSpec { kind, num_vars: 3, cats: 3, latents: 4, seed: 7, rows: None, drift: None }
+        SyntheticSpec { kind, num_vars: 3, cats: 3, latents: 4, seed: 7, rows: None, drift: None, changes: Vec::new() }
     }
 
     const KINDS: [SyntheticKind; 2] = [SyntheticKind::Hmm, SyntheticKind::Mixture];
@@ -444,6 +477,27 @@ mod tests {
     }
 
     #[test]
+    fn from_each_change_on_rows_come_from_another_source() {
+        for kind in KINDS {
+            let spec = SyntheticSpec { changes: vec![40_000, 80_000], ..spec(kind) };
+            let (still, changing) =
+                (Synthetic::new(&SyntheticSpec { changes: Vec::new(), ..spec.clone() }), Synthetic::new(&spec));
+            let (still, changing) = (still.unwrap(), changing.unwrap());
+            let part = |number: u64| rows(&changing, &(number * 40_000..(number + 1) * 40_000).collect::<Vec<_>>());
+            assert_eq!(part(0), rows(&still, &(0..40_000).collect::<Vec<_>>()));
+            let models = [&changing.first, &changing.changed[0], &changing.changed[1]];
+            for (number, own) in models.iter().enumerate() {
+                let rows = part(number as u64);
+                for model in &models {
+                    let distance = total_variation(&rows, &spec, |row| model.log_likelihood(row).exp());
+                    assert_eq!(distance < 0.026, std::ptr::eq(*model, *own), "{kind:?}, part {number}: {distance}");
+                }
+            }
+            assert_eq!(rows(&changing, &[39_999]), rows(&still, &[39_999]));
+        }
+    }
+
+    #[test]
     fn a_chain_keeps_its_stationary_distribution() {
         for states in [1, 2, 5, 40] {
             let transition = Rows::random(states, states, &mut Rng::new(states as u64));
@@ -502,6 +556,10 @@ mod tests {
             SyntheticSpec { latents: 1025, ..good.clone() },
             SyntheticSpec { rows: Some(0), ..good.clone() },
             SyntheticSpec { drift: Some(0), ..good.clone() },
+            SyntheticSpec { changes: vec![0], ..good.clone() },
+            SyntheticSpec { changes: vec![5, 5], ..good.clone() },
+            SyntheticSpec { changes: vec![5], drift: Some(5), ..good.clone() },
+            SyntheticSpec { changes: (1..=1025).collect(), ..good.clone() },
             SyntheticSpec { num_vars: 1 << 24, ..good.clone() },
             SyntheticSpec { num_vars: usize::MAX, kind: SyntheticKind::Hmm, ..good.clone() },
         ] {

@@ -13,6 +13,7 @@ mod compare;
 mod damage;
 mod drawn_rows;
 mod first_use;
+mod follow;
 mod kafka;
 mod kill;
 mod older_runs;

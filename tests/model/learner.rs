@@ -155,6 +155,35 @@ async fn questions_while_learning_do_not_change_what_is_learned() {
     assert!(progress.compute_seconds > 0.0 && progress.query_seconds > 0.0 && progress.wait_seconds > 0.0);
 }
 
+#[tokio::test]
+async fn a_raised_step_is_larger_and_in_the_saved_state_to_the_bit() {
+    let home = tempfile::tempdir().unwrap();
+    let case = small();
+    let items = stream(&case, 3);
+    for (i, spec) in optimizers().iter().enumerate() {
+        let (through, usual) = (learner(&case, spec, None), learner(&case, spec, None));
+        for learner in [&through, &usual] {
+            feed(learner, &items[..7]).await;
+        }
+        let before = through.snapshot().await.unwrap();
+        through.raise_step().await.unwrap();
+        let raised = through.snapshot().await.unwrap();
+        assert_eq!(timeless(&raised.progress), timeless(&before.progress), "counters and cursor stay");
+        assert!(raised.optimizer.counters.contains_key("raised") == (spec.name() != "full_batch_em"), "{spec:?}");
+        let dir = home.path().join(i.to_string());
+        let checkpoint = checkpoint::load(&write(&dir, &raised)).unwrap();
+        let resumed = learner(&case, spec, Some(&checkpoint));
+        for learner in [&through, &resumed, &usual] {
+            feed(learner, &items[7..]).await;
+        }
+        let (through, resumed) = (through.snapshot().await.unwrap(), resumed.snapshot().await.unwrap());
+        assert!(bits(&through.params) == bits(&resumed.params), "{spec:?}");
+        assert!(through.optimizer == resumed.optimizer, "{spec:?}");
+        let steps = (through.progress.last_step_size, usual.progress().last_step_size);
+        assert!(spec.name() == "full_batch_em" || steps.0 > steps.1, "{spec:?}: {steps:?}");
+    }
+}
+
 /// An optimizer that does something first.
 struct Hooked {
     inner: Box<dyn Optimizer>,

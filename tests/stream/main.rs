@@ -11,6 +11,7 @@ mod common;
 mod bad_records;
 mod debd;
 mod decode;
+mod drift;
 mod laws;
 mod live;
 mod made;

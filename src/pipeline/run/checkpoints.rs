@@ -43,7 +43,8 @@ impl Run<'_> {
         let by_batches = spec.every_batches.is_some_and(|every| step.is_multiple_of(every) && step != last.step);
         let is_new = last.cursor.as_ref() != Some(&progress.cursor);
         let by_seconds = is_new && spec.every_seconds.is_some_and(|every| last.at.elapsed().as_secs_f64() >= every);
-        if by_batches || by_rows || by_seconds {
+        let by_drift = step != last.step && self.record.drift.wants_checkpoint(step);
+        if by_batches || by_rows || by_seconds || by_drift {
             return self.checkpoint().await;
         }
         Ok(())
@@ -79,9 +80,10 @@ impl Run<'_> {
         let extra = self.record.write();
         let keep = self.spec.checkpoint.keep;
         let best = self.record.best.map(|best| best.step).filter(|_| self.spec.checkpoint.keep_best);
+        let kept: Vec<u64> = best.into_iter().chain(self.record.drift.kept.iter().copied()).collect();
         let task = tokio::task::spawn_blocking(move || {
             let path = folder.write(&snapshot, &identity, &extra)?;
-            let unpruned = folder.prune(snapshot.progress.batches, keep, best).err();
+            let unpruned = folder.prune(snapshot.progress.batches, keep, &kept).err();
             Ok((path, unpruned))
         });
         self.writing = Some(Writing { task, begun: Instant::now() });

@@ -30,6 +30,12 @@ impl Run<'_> {
         if let Some(mean) = progress.prequential.mean() {
             gauge!(telemetry::PREQUENTIAL_LL).set(mean);
         }
+        if let Some(mean) = progress.recent_rows.mean() {
+            gauge!(telemetry::WINDOW_LL).set(mean);
+        }
+        if let Some(mean) = progress.prequential.recent_mean() {
+            gauge!(telemetry::FADING_LL).set(mean);
+        }
         let waits = self.stream.waits();
         for (stage, time) in [
             ("cutter", waits.cutter),

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::drift::DriftRecord;
 use crate::backend::cpu::IsaCap;
 use crate::backend::{Device, PlaceSpec, TrainingPrecision};
 use crate::error::{Error, Result};
@@ -43,6 +44,8 @@ pub(super) struct RunRecord {
     pub pipeline: String,
     /// Log-likelihoods of the epoch so far.
     pub epoch: EpochSums,
+    /// What detectors of drift have seen, and what they found.
+    pub drift: DriftRecord,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -143,6 +146,7 @@ mod tests {
             ("epoch", json!(0)),
             ("pipeline", json!({"source": {}})),
             ("seconds", json!("1.5")),
+            ("drift", json!({"watch": 3})),
         ] {
             let mut changed = whole.clone();
             changed.insert(key.into(), value);

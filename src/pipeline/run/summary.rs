@@ -69,6 +69,7 @@ pub(super) enum Reason {
     Batches,
     Rows,
     Seconds,
+    Drift,
     Signal,
 }
 
@@ -86,6 +87,7 @@ impl Reason {
             Self::Batches => number(learn.batches.map(|n| n.to_string()), "batch", "batches"),
             Self::Rows => number(learn.rows.map(|n| n.to_string()), "row", "rows"),
             Self::Seconds => number(learn.seconds.map(|n| n.to_string()), "second", "seconds"),
+            Self::Drift => "the stream has changed (drift.on_drift = \"stop\")".into(),
             Self::Signal => "stopped by a signal".into(),
         }
     }

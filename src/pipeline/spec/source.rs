@@ -419,6 +419,9 @@ fn read_synthetic(document: &Document) -> Result<SyntheticSpec> {
             spec.insert(key.to_string(), Value::from(number));
         }
     }
+    if let Some(changes) = section.counts("changes", None)? {
+        spec.insert("changes".to_string(), Value::from(changes));
+    }
     serde_json::from_value(Value::Object(spec))
         .map_err(|e| Error::option(format!("{}: source.synthetic: {e}", document.place("source.synthetic"))))
 }

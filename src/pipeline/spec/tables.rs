@@ -11,11 +11,11 @@ use super::{circuit, decode, learn, source};
 use crate::optim::OPTIMIZERS;
 
 /// The sections of a pipeline, in the order of the data.
-pub(crate) const SECTIONS: [&Table; 9] =
-    [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &VALIDATE, &CHECKPOINT, &METRICS, &PIPELINE];
+pub(crate) const SECTIONS: [&Table; 10] =
+    [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &DRIFT, &VALIDATE, &CHECKPOINT, &METRICS, &PIPELINE];
 
 /// Everything a pipeline may say, in the order of the file.
-pub(crate) const ALL: [&Table; 15] = [
+pub(crate) const ALL: [&Table; 16] = [
     &ROOT,
     &SOURCE,
     &SYNTHETIC,
@@ -27,6 +27,7 @@ pub(crate) const ALL: [&Table; 15] = [
     &SCHEDULE,
     &SMOOTHING,
     &AVERAGE,
+    &DRIFT,
     &VALIDATE,
     &CHECKPOINT,
     &METRICS,
@@ -119,7 +120,13 @@ pub(super) const SYNTHETIC: Table = Table {
         key("latents", Between(1, 1024), Default, "Hidden states, or components of the mixture"),
         key("seed", Whole(0), Default, "Decides the distribution and the rows"),
         key("rows", Whole(1), Means("endless"), "Rows in an epoch"),
-        key("drift", Whole(1), Means("no drift"), "The row from which on all rows come from a second distribution"),
+        key(
+            "drift",
+            Whole(1),
+            Means("no drift"),
+            "The row from which on all rows come from a second distribution; before, ever more of them",
+        ),
+        key("changes", Counts(None), Means("no change"), "Rows from which on all rows come from another distribution"),
     ],
 };
 
@@ -431,6 +438,41 @@ pub(super) const AVERAGE: Table = Table {
             Default,
             "Starts anew after a batch so many deviations below those before it; 0 is never",
         ),
+    ],
+};
+
+pub(super) const DRIFT: Table = Table {
+    path: "drift",
+    about: "Who watches for changes of the stream. Without the section nobody does, unless the source has no end.",
+    owners: for_all,
+    keys: &[
+        key(
+            "detector",
+            Word(&["adwin", "page-hinkley", "both", "none"]),
+            Default,
+            "Who looks for falls of the log-likelihood of batches before they are learned from",
+        ),
+        key("delta", Number("in (0, 1)"), Default, "ADWIN: how likely a false alarm is at a batch of 64 rows or more"),
+        key(
+            "threshold",
+            Number("positive"),
+            Default,
+            "Page–Hinkley: deviations below the usual, added up, for an alarm",
+        ),
+        key(
+            "tolerance",
+            Number("a number, 0 or more"),
+            Default,
+            "Page–Hinkley: deviations below the usual that do not count",
+        ),
+        key("window_rows", Whole(1), Default, "Rows of the windowed log-likelihood in metrics and lines"),
+        key(
+            "on_drift",
+            Word(&["report", "raise-step", "checkpoint", "stop"]),
+            Default,
+            "What happens besides the report: a larger step for a while, a checkpoint that is kept, or the end of the run",
+        ),
+        key("keep", Whole(1), Default, "How many checkpoints of `on_drift = \"checkpoint\"` are kept"),
     ],
 };
 

@@ -14,6 +14,7 @@ use crate::optim::{
     AdamSpec, AnemoneSpec, AverageSpec, Averaging, FullBatchEmSpec, Length, MiniBatchEmSpec, OptimizerSpec, Schedule,
     StepwiseEmSpec,
 };
+use crate::source::OnGap;
 use crate::source::token_width::TokenWidth;
 
 fn parse(text: &str) -> Result<PipelineSpec> {
@@ -300,6 +301,32 @@ fn the_former_name_of_a_column_of_json_lines_is_still_read() {
 }
 
 #[test]
+fn one_file_of_lines_or_tokens_is_followed_and_standard_input_is_arrow_or_lines() {
+    let followed = parse("[source]\nfiles = \"a.jsonl\"\nfollow = true\non_gap = \"skip\"").unwrap();
+    assert!(followed.source.is_live() && followed.source.has_fixed_order() && followed.learn.epochs.is_none());
+    assert_eq!((followed.source.on_gap, followed.batch.max_wait), (OnGap::Skip, None));
+    assert_eq!(PipelineSpec::parse(&followed.to_toml().unwrap(), "resolved.toml").unwrap(), followed);
+    let piped = parse("[source]\nfiles = \"-\"\nformat = \"jsonl\"\ncolumns = [\"a\", \"b\"]").unwrap();
+    assert!(piped.source.is_live() && !piped.source.has_fixed_order() && piped.batch.max_wait.is_some());
+    for (files, words) in [
+        ("[\"a.jsonl\", \"b.jsonl\"]\nfollow = true", "follows one file"),
+        ("\"a-*.jsonl\"\nfollow = true", "not a pattern"),
+        ("\"s3://b/a.jsonl\"\nfollow = true", "of this machine"),
+        ("\"a.jsonl.zst\"\nfollow = true", "not compressed"),
+        ("\"a.parquet\"\nfollow = true", "follows JSON lines (.jsonl) or flat tokens (.bin)"),
+        ("\"-\"\nformat = \"jsonl\"\nfollow = true", "without being followed"),
+        ("\"a.jsonl\"\non_gap = \"skip\"", "has no meaning for files that are not followed"),
+        ("\"a.jsonl\"\nfollow = true\ndigest = \"whole\"", "has no meaning for a live stream"),
+        ("\"-\"\nformat = \"npy\"", "standard input is an Arrow stream, or JSON lines"),
+        ("[\"-\", \"a.jsonl\"]\nformat = \"jsonl\"", "standard input is read alone"),
+        ("\"a.arrow\"\nformat = \"arrow\"", "an Arrow stream is read from standard input"),
+    ] {
+        let error = parse(&format!("[source]\nfiles = {files}")).expect_err(files).to_string();
+        assert!(error.contains(words), "{files}: {error}");
+    }
+}
+
+#[test]
 fn keys_of_one_kind_say_what_records_are() {
     for (keys, kind) in [
         ("patch = 16", Some(DecodeKind::Image)),
@@ -533,6 +560,7 @@ proptest! {
         (batch, checkpoint, pipeline) in stages(),
         name in option::of(texts("[a-z_-]{1,8}")),
         every in option::of(1u64..99),
+        is_watched in any::<bool>(),
     ) {
         // Decoders and sources are drawn apart; what a decoder may be depends on its source.
         let decode = match source.format {
@@ -559,8 +587,10 @@ proptest! {
             rotate: 4096 * checkpoint.keep as u64,
             keep: checkpoint.keep,
         };
+        // Where the source has no end, somebody always watches.
+        let drift = (source.is_endless() || is_watched).then(DriftSection::default);
         let spec =
-            PipelineSpec { name, source, decode, batch, circuit, learn, validate, checkpoint, metrics, pipeline };
+            PipelineSpec { name, source, decode, batch, circuit, learn, drift, validate, checkpoint, metrics, pipeline };
         let text = spec.to_toml().unwrap();
         let again = PipelineSpec::parse(&text, "again.toml");
         prop_assert_eq!(again.as_ref(), Ok(&spec), "{}", text);

@@ -370,9 +370,8 @@ fn a_file_that_vanishes_or_changes_while_it_is_read_is_an_error_or_a_gap_that_is
         folder.add("b.txt", "b1\n");
         let mut reader = folder.open(None).unwrap();
         let start = loop {
-            match reader.next(&limits()).unwrap().unwrap() {
-                Arrived::WindowEnd(position) => break position,
-                _ => {}
+            if let Arrived::WindowEnd(position) = reader.next(&limits()).unwrap().unwrap() {
+                break position;
             }
         };
         match change {
