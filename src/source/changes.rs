@@ -1,9 +1,9 @@
 //! Waits until something changes in a folder.
 //!
-//! On Linux the kernel says so at once; elsewhere, and where the kernel will not (too many watches, a network disk), the
-//! folder counts as changed every [`POLL`]. Either way a change is a reason to look, not a promise: whoever waits looks
-//! at the files themselves, and looks now and then without being told, since a folder on a network may change unseen.
-//! The door of `inotify`. Used by `follow`, and by whoever watches a folder that gets files.
+//! On Linux the kernel says so at once; elsewhere, and where the kernel will not (too many watches, a network disk),
+//! the folder counts as changed every [`POLL`]. Either way a change is a reason to look, not a promise: whoever waits
+//! looks at the files themselves, and looks now and then without being told, since a folder on a network may change
+//! unseen. The door of `inotify`. Used by `follow`, and by whoever watches a folder that gets files.
 
 use std::collections::HashSet;
 use std::path::Path;

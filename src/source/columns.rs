@@ -87,8 +87,8 @@ pub enum RecordKind {
 }
 
 impl RecordKind {
-    /// Returns true if records of another file can be read as these: texts and bytes are both byte strings, and integers
-    /// are real numbers where these are wanted.
+    /// Returns true if records of another file can be read as these: texts and bytes are both byte strings, and
+    /// integers are real numbers where these are wanted.
     pub fn holds(self, other: Self) -> bool {
         match (self, other) {
             (Self::Lists { width: a, reals }, Self::Lists { width: b, reals: other_reals }) => {

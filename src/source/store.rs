@@ -299,8 +299,8 @@ pub async fn resolve(patterns: &[String]) -> Result<Vec<Shard>> {
 pub(super) enum Located {
     /// On this machine: a path or a pattern.
     Here(String),
-    /// In a store: the files below `place`, which the user calls `folder`, that fit `rest`; the one file at `place` where
-    /// there is no rest.
+    /// In a store: the files below `place`, which the user calls `folder`, that fit `rest`; the one file at `place`
+    /// where there is no rest.
     Stored { store: Arc<dyn Store>, folder: String, place: String, rest: String },
 }
 

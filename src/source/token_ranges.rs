@@ -109,7 +109,8 @@ mod tests {
             };
             let files: Vec<(String, Vec<u8>)> =
                 lengths.iter().enumerate().map(|(i, length)| (format!("{i}.bin"), file(length))).collect();
-            let named: Vec<(&str, Vec<u8>)> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone())).collect();
+            let named = files.iter().map(|(name, bytes)| (name.as_str(), bytes.clone()));
+            let named: Vec<(&str, Vec<u8>)> = named.collect();
             let total: usize = lengths.iter().sum();
             let found = run(async {
                 let source = match TokenRanges::open(shards(&named).await, TokenWidth::U16).await {

@@ -1,16 +1,16 @@
 //! A folder or an object-store prefix that grows: a `LiveSource` of files that are learned from once each.
 //!
-//! **Whole.** A file is taken when its size and its time of change have not changed for the settle time, or at once when
-//! it was moved into the folder under its name (a rename, which Linux tells). **Order.** By name; a file that is not
-//! whole yet holds back those behind it. A file that appears with a name before one that was taken is late: it is taken
-//! next, with a note. So two runs learn the same rows in the same order, whenever they were started, stopped and
+//! **Whole.** A file is taken when its size and its time of change have not changed for the settle time, or at once
+//! when it was moved into the folder under its name (a rename, which Linux tells). **Order.** By name; a file that is
+//! not whole yet holds back those behind it. A file that appears with a name before one that was taken is late: it is
+//! taken next, with a note. So two runs learn the same rows in the same order, whenever they were started, stopped and
 //! resumed, if files appear in the order of their names. **Once.** A file that was taken and is replaced by another of
 //! the same name is named in a note and not learned from again; one that was deleted and comes back as another is new.
 //! A file that cannot be read is bad data (`on_bad`), and the next one follows.
 //!
 //! A window is one block of a file: a row group, a range of lines, a frame, or a fixed number of rows. What a file is
-//! inside is not known here: an [`OpenFile`] opens each as a source of its own, and refuses one that is unlike the first.
-//! `places` looks, `arrivals` decides which file is next, `place` is a position, `reader` delivers. Opened by
+//! inside is not known here: an [`OpenFile`] opens each as a source of its own, and refuses one that is unlike the
+//! first. `places` looks, `arrivals` decides which file is next, `place` is a position, `reader` delivers. Opened by
 //! `pipeline`.
 
 mod arrivals;

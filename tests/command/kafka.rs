@@ -1,5 +1,5 @@
-//! Apache Kafka itself, where `.ci/kafka` has got its jars (`ANEMONE_KAFKA` names their folder): a topic is learned under
-//! kills and a broker that restarts, and mistakes get their errors.
+//! Apache Kafka itself, where `.ci/kafka` has got its jars (`ANEMONE_KAFKA` names their folder): a topic is learned
+//! under kills and a broker that restarts, and mistakes get their errors.
 //!
 //! `ANEMONE_KAFKA_ROWS=200000 ANEMONE_KAFKA_KILLS=50 cargo test --test command -- kafka:: --nocapture` is the long
 //! version; the default is a small one, for every day. An in-process broker is tested without Java: `source/kafka/`.
@@ -111,7 +111,8 @@ fn free_ports() -> u16 {
 
 fn pipeline(broker: &Broker, topic: &str, rows: usize, more: &str) -> String {
     format!(
-        "[source.kafka]\nbrokers = '{}'\ntopic = '{topic}'\norder = 'round-robin'\ntimeout = 20\ngroup = 'lag'\n{more}\n\
+        "[source.kafka]\nbrokers = '{}'\ntopic = '{topic}'\norder = 'round-robin'\ntimeout = 20\n\
+         group = 'lag'\n{more}\n\
          [decode]\nkind = 'rows'\ncats = 2\n[batch]\nrows = 200\n[circuit]\nmodel = 'hmm'\nlatents = 64\n\
          [learn]\nrows = {rows}\n[checkpoint]\nevery_batches = 3\nkeep = 2\n",
         broker.address()

@@ -16,7 +16,8 @@ use crate::common::shards;
 const ROWS: usize = 96;
 const WIDTH: usize = 12;
 
-/// How many shards come, how far apart, and how often the run is killed: `ANEMONE_WATCH=120,1000,20` is the long version.
+/// How many shards come, how far apart, and how often the run is killed: `ANEMONE_WATCH=120,1000,20` is the long
+/// version.
 fn sizes() -> (usize, Duration, usize) {
     let said = std::env::var("ANEMONE_WATCH").unwrap_or_else(|_| "12,500,4".into());
     let numbers: Vec<usize> = said.split(',').map(|number| number.parse().unwrap()).collect();
@@ -88,7 +89,8 @@ fn finish(mut child: Child, what: &str) -> String {
 fn pipeline(folder: &Path, name: &str, shards: &Path, more: &str) -> PathBuf {
     let file = folder.join(name);
     let text = format!(
-        "[source]\nfiles = '{}/*.parquet'\nwatch = true\nsettle = 0.4\n[batch]\nrows = 32\nmax_wait = 'never'\n[circuit]\n\
+        "[source]\nfiles = '{}/*.parquet'\nwatch = true\nsettle = 0.4\n[batch]\nrows = 32\n\
+         max_wait = 'never'\n[circuit]\n\
          model = 'hclt'\nlatents = 4\nstructure_rows = 90\n[checkpoint]\nevery_batches = 2\nkeep = 2\n[pipeline]\n\
          on_bad = 'quarantine'\n{more}",
         shards.display()

@@ -68,8 +68,8 @@ impl SourceSpec {
         self.files == [STANDARD_INPUT]
     }
 
-    /// Returns true if a live source promises the same order of rows in every run. A watched folder does, for files that
-    /// appear in the order of their names.
+    /// Returns true if a live source promises the same order of rows in every run. A watched folder does, for files
+    /// that appear in the order of their names.
     pub fn has_fixed_order(&self) -> bool {
         let is_merged_in_order = self.kafka.as_ref().is_some_and(|kafka| kafka.order == MergeOrder::RoundRobin);
         self.follow || self.watch || is_merged_in_order

@@ -470,7 +470,7 @@ pub(super) const DRIFT: Table = Table {
             "on_drift",
             Word(&["report", "raise-step", "checkpoint", "stop"]),
             Default,
-            "What happens besides the report: a larger step for a while, a checkpoint that is kept, or the end of the run",
+            "What happens besides the report: a larger step for a while, a checkpoint that is kept, or the end",
         ),
         key("keep", Whole(1), Default, "How many checkpoints of `on_drift = \"checkpoint\"` are kept"),
     ],

@@ -589,8 +589,10 @@ proptest! {
         };
         // Where the source has no end, somebody always watches.
         let drift = (source.is_endless() || is_watched).then(DriftSection::default);
-        let spec =
-            PipelineSpec { name, source, decode, batch, circuit, learn, drift, validate, checkpoint, metrics, pipeline };
+        #[rustfmt::skip] // one line would be too long, and macros are not formatted
+        let spec = PipelineSpec {
+            name, source, decode, batch, circuit, learn, drift, validate, checkpoint, metrics, pipeline,
+        };
         let text = spec.to_toml().unwrap();
         let again = PipelineSpec::parse(&text, "again.toml");
         prop_assert_eq!(again.as_ref(), Ok(&spec), "{}", text);

@@ -364,7 +364,8 @@ fn length_of(file: &File, path: &Path) -> Result<u64> {
 
 fn was_truncated(at: u64, length: u64) -> String {
     format!(
-        "was truncated to {length} bytes after it was read up to byte {at}, and what was written in between is not known \
+        "was truncated to {length} bytes after it was read up to byte {at}, and what was written in between is not \
+         known \
          (rotate by renaming, not by copying and truncating)"
     )
 }

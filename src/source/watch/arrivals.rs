@@ -1,9 +1,9 @@
 //! Which of the files that are there is next: the rules of taking files, without a clock and without a disk.
 //!
-//! A file is *whole* when its size and its time of change have stayed the same for the settle time, or when it was moved
-//! into the folder under its name. The next file is the one with the smallest name of those that were not taken; while
-//! it is not whole, those behind it wait. So a run that was down and finds many files takes them in the order in which a
-//! run that saw them come has taken them, if they came in the order of their names. Used by `reader`.
+//! A file is *whole* when its size and its time of change have stayed the same for the settle time, or when it was
+//! moved into the folder under its name. The next file is the one with the smallest name of those that were not taken;
+//! while it is not whole, those behind it wait. So a run that was down and finds many files takes them in the order in
+//! which a run that saw them come has taken them, if they came in the order of their names. Used by `reader`.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};

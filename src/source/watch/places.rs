@@ -68,8 +68,8 @@ impl Places {
         patterns.join(", ")
     }
 
-    /// The folders of this machine that files appear in, where all files of a pattern are in one, and what comes before a
-    /// file's own name in what a look calls it.
+    /// The folders of this machine that files appear in, where all files of a pattern are in one, and what comes before
+    /// a file's own name in what a look calls it.
     pub fn folders(&self) -> Vec<(PathBuf, String)> {
         let is_alone = self.places.len() == 1;
         let folder = |place: &Place| match &place.located {
@@ -98,8 +98,10 @@ impl Places {
     }
 }
 
+/// Files with the names that follow the folder of their pattern, and that folder if it is not there.
+type Found = (Vec<(String, Shard)>, Option<String>);
+
 impl Place {
-    /// Files with the names that follow the folder, and the folder if it is not there.
     async fn look(&self) -> Result<Found> {
         match &self.located {
             Located::Here(pattern) => {
@@ -128,9 +130,6 @@ impl Place {
         }
     }
 }
-
-/// Files with their names in the place, and a folder that is not there, if there is none.
-type Found = (Vec<(String, Shard)>, Option<String>);
 
 /// What a local pattern finds now.
 fn look_here(pattern: &str) -> Result<Found> {

@@ -205,8 +205,8 @@ impl WatchReader {
         }
     }
 
-    /// Returns true if a file is as it was when it was taken. In a store that would be a request per block; the next one
-    /// that is read notices.
+    /// Returns true if a file is as it was when it was taken. In a store that would be a request per block; the next
+    /// one that is read notices.
     fn looks_the_same(shard: &Shard) -> bool {
         let Some(path) = shard.local_path() else { return true };
         Shard::local(path).is_ok_and(|now| Stamp::of(&now) == Stamp::of(shard))
@@ -248,7 +248,7 @@ impl WatchReader {
         };
         if let Some(last) = self.place.taken.is_late(&name) {
             self.ready.push_back(Arrived::Note(format!(
-                "{name}: appeared after {last} was taken, though its name comes before: it is learned from now, out of order"
+                "{name}: appeared after {last} was taken, though its name comes before: it is learned from out of order"
             )));
         }
         self.place.current = Some(Current { name, mark, block: 0 });
@@ -355,8 +355,8 @@ impl WatchReader {
                 self.place.taken.add(name.clone(), mark);
                 if !is_same {
                     self.ready.push_back(Arrived::Note(format!(
-                        "{name}: was replaced after it was learned from; the new content is not learned from: give it a \
-                         new name"
+                        "{name}: was replaced after it was learned from; the new content is not learned from: give it \
+                         a new name"
                     )));
                 }
             }

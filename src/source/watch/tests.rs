@@ -227,7 +227,8 @@ proptest! {
             expected.extend(content(*file).split_whitespace().map(str::to_string));
         }
         prop_assert_eq!(&words, &expected);
-        let all: BTreeSet<u8> = files.iter().filter(|(file, lines)| bad.contains(file) || !lines.is_empty()).map(|(file, _)| *file).collect();
+        let is_taken = |(file, lines): &(&u8, &_)| bad.contains(*file) || !Vec::is_empty(lines);
+        let all: BTreeSet<u8> = files.iter().filter(is_taken).map(|(file, _)| *file).collect();
         prop_assert_eq!(&taken, &all);
         prop_assert_eq!(damaged.len(), files.keys().filter(|file| bad.contains(file)).count());
         if sorted {
