@@ -104,6 +104,13 @@ pub const SOURCE_LAG: &str = "anemone_source_lag";
 /// Messages that were deleted before they were read; label `topic`.
 pub const SOURCE_GONE: &str = "anemone_source_gone_total";
 
+/// Files of a watched folder that were learned from, or left out as bad.
+pub const FILES_TAKEN: &str = "anemone_files_taken_total";
+/// Files of a watched folder that are there and were not taken yet.
+pub const FILES_WAITING: &str = "anemone_files_waiting";
+/// How long the oldest of these has been there.
+pub const OLDEST_WAITING: &str = "anemone_oldest_waiting_file_seconds";
+
 /// Label of the metrics of a topic: its name.
 pub const TOPIC: &str = "topic";
 /// Label of [`STAGE_WAIT`]: which stage.
@@ -112,7 +119,7 @@ pub const STAGE: &str = "stage";
 pub const SIDE: &str = "side";
 
 /// All metrics, with the question that each answers.
-pub const METRICS: [Metric; 30] = [
+pub const METRICS: [Metric; 33] = [
     counter(ROWS, Unit::Count, "rows learned from"),
     counter(BATCHES, Unit::Count, "batches learned from"),
     counter(UPDATES, Unit::Count, "updates of the parameters"),
@@ -129,7 +136,8 @@ pub const METRICS: [Metric; 30] = [
     gauge(
         WINDOW_LL,
         Unit::Count,
-        "mean log-likelihood of the last rows (drift.window_rows) before they were learned from, nats per row: how good is \
+        "mean log-likelihood of the last rows (drift.window_rows) before they were learned from, nats per row: how \
+         good is \
          it now?",
     ),
     gauge(
@@ -180,6 +188,13 @@ pub const METRICS: [Metric; 30] = [
         SOURCE_GONE,
         Unit::Count,
         "messages deleted before they were read (on_gap = \"skip\"): is retention too short?",
+    ),
+    counter(FILES_TAKEN, Unit::Count, "files of a watched folder that were taken, with bad ones"),
+    gauge(FILES_WAITING, Unit::Count, "files of a watched folder that are not taken yet: does learning keep up?"),
+    gauge(
+        OLDEST_WAITING,
+        Unit::Seconds,
+        "how long the oldest of these has been there: is a file never whole, or is learning behind?",
     ),
 ];
 

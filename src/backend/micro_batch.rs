@@ -1,7 +1,7 @@
 //! A batch, micro-batch by micro-batch: what every backend does in the same order.
 //!
-//! A backend says how many rows fit its memory and runs one micro-batch; the loops over them are here, so that flows are
-//! kept from the first and the update is made with the last on every device alike.
+//! A backend says how many rows fit its memory and runs one micro-batch; the loops over them are here, so that flows
+//! are kept from the first and the update is made with the last on every device alike.
 
 use std::ops::Range;
 

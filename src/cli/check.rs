@@ -19,9 +19,10 @@ use crate::circuit::{Circuit, Params};
 use crate::error::Result;
 use crate::pipeline::model::{MemoryEstimate, estimate};
 use crate::pipeline::observer::{Event, Observer, Start};
+use crate::pipeline::open::first_watched;
 use crate::pipeline::prepare::{Given, Inputs};
 use crate::pipeline::run::check_end;
-use crate::pipeline::spec::{PipelineSpec, show_size};
+use crate::pipeline::spec::{PipelineSpec, SourceSpec, show_size};
 use crate::source::Source;
 
 /// Read a pipeline, open its data, build its circuit, and say what would happen.
@@ -72,11 +73,13 @@ struct Found {
     memory: MemoryEstimate,
     /// How large steps will be; full-batch EM has none.
     steps: Option<Steps>,
+    /// Files of a watched folder that are there now, of which only the first was looked at.
+    watched: Option<usize>,
 }
 
 async fn look(spec: &PipelineSpec, place: &PlaceSpec) -> Result<Found> {
     check_end(spec, &mut Warnings)?;
-    let inputs = Inputs::open(spec).await?;
+    let (inputs, watched) = open(spec).await?;
     let optimizer = inputs.optimizer()?;
     let first = match inputs.source {
         Source::Live(_) => None,
@@ -104,7 +107,18 @@ async fn look(spec: &PipelineSpec, place: &PlaceSpec) -> Result<Found> {
         _ => Given::Nothing,
     };
     let start = inputs.build_learner(&circuit, place, given).await?.start;
-    Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, start, memory, steps })
+    Ok(Found { first_batch: first.map(|batch| batch.num_rows()), inputs, circuit, start, memory, steps, watched })
+}
+
+/// Opens what a pipeline names. Of a watched folder only the first file that is there, which decides what a run reads,
+/// and how many there are: a check waits for nothing.
+async fn open(spec: &PipelineSpec) -> Result<(Inputs, Option<usize>)> {
+    if !spec.source.watch {
+        return Ok((Inputs::open(spec).await?, None));
+    }
+    let (first, count) = first_watched(&spec.source).await.map_err(|e| e.at("source"))?;
+    let source = SourceSpec { files: vec![first.name().to_string()], ..spec.source.at_rest() };
+    Ok((Inputs::open(&PipelineSpec { source, ..spec.clone() }).await?, Some(count)))
 }
 
 impl Found {
@@ -115,7 +129,10 @@ impl Found {
         if bytes > 0 {
             source += &format!(", {}", show_size(bytes));
         }
-        if let Some(rows) = self.inputs.num_rows() {
+        if let Some(count) = self.watched {
+            let files = counted(count as u64, "file", "files");
+            source += &format!("; watched: {files} now, of which the first decides columns and categories");
+        } else if let Some(rows) = self.inputs.num_rows() {
             source += &format!(", {} rows per epoch", thousands(rows));
         }
         let layout = self.circuit.layout();
@@ -188,6 +205,7 @@ impl Found {
                 "files": manifest.files,
                 "digest": manifest.digest,
                 "rows": self.inputs.num_rows(),
+                "watched": self.watched,
             },
             "columns": self.inputs.reading,
             "decoder": {"identity": self.inputs.decoder.identity(), "rows": self.inputs.decoder.shape()},
@@ -210,7 +228,7 @@ impl Found {
 }
 
 fn describe_batch(spec: &PipelineSpec, first: Option<usize>) -> String {
-    let order = if spec.batch.shuffle { "shuffled" } else { "in order" };
+    let order = if spec.batch.shuffle && !spec.source.watch { "shuffled" } else { "in order" };
     let first = match first {
         Some(rows) => format!("the first has {} and fits the circuit", thousands(rows as u64)),
         None => "those of a live stream, which comes once, are not checked".to_string(),
@@ -223,9 +241,13 @@ fn describe_limits(spec: &PipelineSpec) -> String {
     let limits = [
         learn.epochs.map(|n| counted(n, "epoch", "epochs")),
         learn.batches.map(|n| counted(n, "batch", "batches")),
+        learn.rows.map(|n| counted(n, "row", "rows")),
         learn.seconds.map(seconds),
     ];
     let limits: Vec<String> = limits.into_iter().flatten().collect();
+    if limits.is_empty() {
+        return "without an end".into();
+    }
     format!("for {}", limits.join(" or "))
 }
 

@@ -28,6 +28,9 @@ pub(super) struct PipelineArgs {
     /// Reads one .jsonl or .bin file as it is written, without an end
     #[arg(long, requires = "data", conflicts_with = "file")]
     follow: bool,
+    /// Watch for files that match --data and learn from each as it appears, without an end
+    #[arg(long, requires = "data", conflicts_with = "file")]
+    watch: bool,
     /// The column that holds the records
     #[arg(long, requires = "data", conflicts_with = "file")]
     column: Option<String>,
@@ -102,10 +105,11 @@ impl PipelineArgs {
     fn flags_as_document(&self) -> Result<Document> {
         let mut document = Document::new("the command line");
         let some = |values: &Vec<String>| (!values.is_empty()).then(|| json!(values));
-        let flags: [(&str, &str, Option<Value>); 10] = [
+        let flags: [(&str, &str, Option<Value>); 11] = [
             ("source.files", "--data", some(&self.data)),
             ("source.format", "--format", self.format.as_ref().map(|format| json!(format))),
             ("source.follow", "--follow", self.follow.then_some(json!(true))),
+            ("source.watch", "--watch", self.watch.then_some(json!(true))),
             ("source.column", "--column", self.column.as_ref().map(|column| json!(column))),
             ("source.columns", "--columns", some(&self.columns)),
             ("batch.rows", "--batch-rows", self.batch_rows.map(Value::from)),

@@ -296,7 +296,8 @@ fn drift_line(drift: &Drift) -> String {
         OnDrift::Stop => "; the run ends",
     };
     format!(
-        "drift at row {}: log-likelihood fell from {before_ll:.4} to {after_ll:.4} nats per row about {} ago ({}){what}",
+        "drift at row {}: log-likelihood fell from {before_ll:.4} to {after_ll:.4} nats per row about {} ago \
+         ({}){what}",
         thousands(*rows),
         counted(*rows_ago, "row", "rows"),
         detector.name()

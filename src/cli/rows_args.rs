@@ -93,7 +93,15 @@ impl RowsArgs {
     fn read_instead(&self, document: &mut Document) -> Result<()> {
         let old = PipelineSpec::from_document(document)?.source.format;
         let new = self.data.first().and_then(|file| Format::of(file));
-        for path in ["source.files", "source.format", "source.synthetic", "validate"] {
+        for path in [
+            "source.files",
+            "source.format",
+            "source.synthetic",
+            "source.watch",
+            "source.settle",
+            "source.on_gap",
+            "validate",
+        ] {
             document.remove(path);
         }
         if old != new {
@@ -126,6 +134,8 @@ impl RowsArgs {
 
     /// Opens the rows, no more than `rows` of them.
     pub async fn open(&self, spec: &PipelineSpec, model: &Model, rows: Option<u64>) -> Result<OpenedRows> {
+        // Rows of a watched folder are looked at as they are now.
+        let spec = &PipelineSpec { source: spec.source.at_rest(), ..spec.clone() };
         let inputs = Inputs::open(spec).await?;
         let (here, there) = (inputs.decoder.shape().num_vars, model.circuit.num_vars());
         if here != there {

@@ -151,7 +151,7 @@ async fn tokenize(
     mut sink: Sink,
     counts: &mut Counts,
 ) -> Result<()> {
-    let opened = open_source(&spec.source, &spec.decode, spec.pipeline.memory, None).await?;
+    let opened = open_source(&spec.source.at_rest(), &spec.decode, spec.pipeline.memory, None).await?;
     let limits = ReadLimits::of_memory(PIECE_BYTES, spec.pipeline.memory);
     let mut take = |pieces: Vec<Piece>| -> Result<()> {
         // Side by side, written in order.

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 
 /// A place in a live source: the offsets of a topic, a byte of a file, the files of a folder that were taken.
 ///
-/// Only the source that made it knows what it means; a cursor carries it, and a checkpoint writes it down as JSON. Cheap
-/// to clone: every batch has one.
+/// Only the source that made it knows what it means; a cursor carries it, and a checkpoint writes it down as JSON.
+/// Cheap to clone: every batch has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position(Arc<Value>);
 

@@ -130,8 +130,8 @@ impl CheckpointFolder {
     }
 
     /// Of the checkpoints up to the one just `written`, removes all but the last `keep_last` and those of the steps
-    /// `kept`. Later ones are not touched and do not count: they are damaged, or the run would not have come back before them.
-    /// Returns the paths of the removed.
+    /// `kept`. Later ones are not touched and do not count: they are damaged, or the run would not have come back
+    /// before them. Returns the paths of the removed.
     pub fn prune(&self, written: u64, keep_last: usize, kept: &[u64]) -> Result<Vec<PathBuf>> {
         if keep_last == 0 {
             return Err(Error::option("keep_last = 0: must be at least 1, or there would be nothing to go on from"));

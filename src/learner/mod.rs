@@ -206,8 +206,8 @@ impl Learner {
             self.ask(|reply| Command::Swap { params, reply }).await
         }
 
-        /// Learns faster for a while, because the rows have changed: the schedule of the step starts again, with a step that
-        /// is raised at first; averages, momentum and flows that wait for an update are forgotten.
+        /// Learns faster for a while, because the rows have changed: the schedule of the step starts again, with a step
+        /// that is raised at first; averages, momentum and flows that wait for an update are forgotten.
         /// Parameters, counters and cursor stay. Part of the optimizer's state: a resumed learner is bit-identical.
         pub async fn raise_step / raise_step_blocking(&self) -> Result<()> {
             self.ask(|reply| Command::RaiseStep { reply }).await

@@ -1,7 +1,7 @@
 //! Mean log-likelihood of the last so many rows.
 //!
-//! Batches are put together in at most [`PARTS`] parts and a few, so that the window takes as little room for batches of
-//! one row as for large ones; it moves in steps of a part or a batch, whichever is larger. Part of
+//! Batches are put together in at most [`PARTS`] parts and a few, so that the window takes as little room for batches
+//! of one row as for large ones; it moves in steps of a part or a batch, whichever is larger. Part of
 //! [`Progress`](super::Progress), and so of every checkpoint.
 
 use std::collections::VecDeque;

@@ -51,7 +51,8 @@ pub enum Event {
     EpochEnd(EpochEnd),
     /// Something a user should know, and that does not stop the run.
     Warning(String),
-    /// Something that happened to the source and is as it should be: a file that was rotated, a connection that is back.
+    /// Something that happened to the source and is as it should be: a file that was rotated, a connection that is
+    /// back.
     Note(String),
     /// The run is over.
     Finished(Finished),

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use async_channel::Sender;
+
 use super::spec::{
     Compared, DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
 };
@@ -38,10 +40,13 @@ use crate::source::npy::NpyFiles;
 use crate::source::parquet::ParquetSource;
 use crate::source::store::{Shard, resolve};
 use crate::source::synthetic::{Synthetic, SyntheticSpec};
+use crate::source::token_ranges::TokenRanges;
 use crate::source::token_width::TokenWidth;
 use crate::source::tokens::TokenFiles;
+use crate::source::watch::{FirstFiles, OpenFile, WatchOptions, Watched};
 use crate::source::{
-    BlockSource, Columns, IndexedSource, Manifest, Piece, ReadLimits, Reading, RecordKind, Records, Source, Wanted,
+    BlockSource, BoxFuture, Columns, IndexedSource, Manifest, Piece, ReadLimits, Reading, RecordKind, Records, Source,
+    Wanted,
 };
 
 /// Rows that are looked at to count categories.
@@ -68,6 +73,8 @@ pub struct Opened {
     pub reading: Option<Reading>,
     /// Digests of all bytes of the files, if these are to be compared.
     pub digests: Vec<String>,
+    /// The first file of a watched folder: it can be looked at before anything is taken.
+    first_file: Option<Source>,
     /// How much of it may be in memory at once while it is looked at.
     limits: ReadLimits,
 }
@@ -94,20 +101,47 @@ pub async fn open_source(
     memory: u64,
     like: Option<&Reading>,
 ) -> Result<Opened> {
+    open_source_telling(spec, decode, memory, like, &async_channel::unbounded().0).await
+}
+
+/// Like [`open_source`]; says what it waits for, if it has to wait.
+pub async fn open_source_telling(
+    spec: &SourceSpec,
+    decode: &DecodeSpec,
+    memory: u64,
+    like: Option<&Reading>,
+    tell: &Sender<String>,
+) -> Result<Opened> {
     let limits = ReadLimits::of_memory(PIECE_BYTES, memory);
-    let (source, hint, reading) = open_hinted(spec, decode, limits, like).await?;
+    let mut first_file = None;
+    let (source, hint, reading) = match spec.watch {
+        true => {
+            let (watched, first, (hint, reading)) = open_watched(spec, decode, like, tell).await?;
+            first_file = Some(first);
+            (watched, hint, reading)
+        }
+        false => open_hinted(spec, decode, limits, like).await?,
+    };
     let mut digests = Vec::new();
     if spec.digest == Compared::Whole {
         for shard in resolve_files(spec).await? {
             digests.push(shard.digest().await?);
         }
     }
-    Ok(Opened { source, hint, reading, digests, limits })
+    Ok(Opened { source, hint, reading, digests, first_file, limits })
 }
 
 async fn resolve_files(spec: &SourceSpec) -> Result<Vec<Shard>> {
-    let patterns: Vec<String> = spec.files.iter().map(|file| expand_path(file)).collect::<Result<_>>()?;
-    resolve(&patterns).await
+    resolve(&patterns(spec)?).await
+}
+
+fn patterns(spec: &SourceSpec) -> Result<Vec<String>> {
+    spec.files.iter().map(|file| expand_path(file)).collect()
+}
+
+/// The first file of a watched folder that is there now, and how many there are.
+pub async fn first_watched(spec: &SourceSpec) -> Result<(Shard, usize)> {
+    FirstFiles::new(&patterns(spec)?, spec.settle())?.now().await
 }
 
 async fn open_hinted(
@@ -120,7 +154,35 @@ async fn open_hinted(
         let hint = Hint::Synthetic { num_vars: synthetic.num_vars, cats: synthetic.cats };
         return Ok((Source::Indexed(Arc::new(Synthetic::new(synthetic)?)), hint, None));
     }
-    let columns = match (&spec.column, &spec.columns[..], like) {
+    if let Some(kafka) = &spec.kafka {
+        return open_kafka(kafka, spec, decode, columns_of(spec, decode, like), limits).await;
+    }
+    let format = FileFormat::new(spec, decode, like)?;
+    #[cfg(feature = "parquet")]
+    if format.format == Format::Arrow {
+        let columns = format.columns;
+        let open = move || ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns, &limits);
+        let stream = detached("standard-input", open).await?; // blocks until somebody writes
+        let (hint, reading) = (Hint::Records(stream.kind()), stream.reading().clone());
+        return Ok((Source::Live(Arc::new(stream)), hint, Some(reading)));
+    }
+    if format.format == Format::Jsonl && spec.is_standard_input() {
+        let columns = format.columns;
+        let open = move || JsonLines::new("standard input", Box::new(std::io::stdin()), &columns, &limits);
+        let lines = detached("standard-input", open).await?; // blocks until somebody writes
+        let (hint, reading) = (Hint::Records(lines.kind()), lines.reading());
+        return Ok((Source::Live(Arc::new(lines)), hint, reading));
+    }
+    if spec.follow {
+        return open_followed(spec, decode, format.columns, format.width).await;
+    }
+    let shards = resolve_files(spec).await?;
+    format.open(shards).await
+}
+
+/// Which columns are meant.
+fn columns_of(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&Reading>) -> Columns {
+    match (&spec.column, &spec.columns[..], like) {
         (Some(name), ..) => Columns::One(name.clone()),
         (None, [], None) => match decode.kind {
             None => Columns::Auto,
@@ -129,73 +191,163 @@ async fn open_hinted(
             Some(DecodeKind::Rows) => Columns::Only(Wanted::Rows),
             Some(DecodeKind::Tokens) => Columns::Only(Wanted::Lists),
         },
-        (None, [], Some(like)) => match &like.read[..] {
-            [column] => Columns::One(column.name.clone()),
-            columns => Columns::Many(columns.iter().map(|column| column.name.clone()).collect()),
-        },
+        (None, [], Some(like)) => like.columns(),
         (None, names, _) => Columns::Many(names.to_vec()),
-    };
-    if let Some(kafka) = &spec.kafka {
-        return open_kafka(kafka, spec, decode, columns, limits).await;
     }
-    let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
-    #[cfg(not(feature = "parquet"))]
-    match format {
-        Format::Parquet => return Err(Error::not_built("files: Parquet", "parquet")),
-        Format::Arrow => return Err(Error::not_built("format: Arrow", "parquet")),
-        _ => {}
-    }
-    #[cfg(feature = "parquet")]
-    if format == Format::Arrow {
-        let open = move || ArrowStream::new("standard input", Box::new(std::io::stdin()), &columns, &limits);
-        let stream = detached("standard-input", open).await?; // blocks until somebody writes
-        let (hint, reading) = (Hint::Records(stream.kind()), stream.reading().clone());
-        return Ok((Source::Live(Arc::new(stream)), hint, Some(reading)));
-    }
-    if format == Format::Jsonl && spec.is_standard_input() {
-        let open = move || JsonLines::new("standard input", Box::new(std::io::stdin()), &columns, &limits);
-        let lines = detached("standard-input", open).await?; // blocks until somebody writes
-        let (hint, reading) = (Hint::Records(lines.kind()), lines.reading());
-        return Ok((Source::Live(Arc::new(lines)), hint, reading));
-    }
-    let width = spec.tokens.unwrap_or(TokenWidth::U16);
-    if spec.follow {
-        return open_followed(spec, decode, columns, width).await;
-    }
-    let shards = resolve_files(spec).await?;
-    Ok(match format {
-        #[cfg(feature = "parquet")]
-        Format::Parquet => {
-            let source = ParquetSource::open(shards, &columns).await?;
-            let (hint, reading) = (Hint::Records(source.column_kind()), source.reading().clone());
-            (Source::Blocks(Arc::new(source)), hint, Some(reading))
-        }
-        Format::Jsonl => {
-            let source = JsonlSource::open(shards, &columns).await?;
-            let (hint, reading) = (Hint::Records(source.kind()), source.reading());
-            (Source::Blocks(Arc::new(source)), hint, reading)
-        }
-        Format::Tokens if shards.iter().all(is_compressed) => {
-            let source = CompressedTokens::open(shards, width).await?;
-            (Source::Blocks(Arc::new(source)), Hint::TokenStream, None)
-        }
-        Format::Tokens if shards.iter().any(is_compressed) => {
-            return Err(Error::option("files: some token files are compressed and some are not; read them apart"));
-        }
-        Format::Tokens => {
-            let window = decode.window.unwrap_or(DEFAULT_WINDOW);
-            let source = TokenFiles::open(&local_paths(&shards)?, width, window)?;
-            (Source::Indexed(Arc::new(source)), Hint::TokenRows, None)
-        }
-        Format::Npy => {
-            let source = NpyFiles::open(&local_paths(&shards)?)?;
-            let hint = Hint::Array(source.shape().to_vec());
-            (Source::Indexed(Arc::new(source)), hint, None)
-        }
+}
+
+/// How files are read.
+#[derive(Clone, Debug)]
+struct FileFormat {
+    format: Format,
+    /// Of a table, or of JSON lines.
+    columns: Columns,
+    /// Of a token.
+    width: TokenWidth,
+    /// Tokens in a row.
+    window: usize,
+}
+
+impl FileFormat {
+    fn new(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&Reading>) -> Result<Self> {
+        let columns = columns_of(spec, decode, like);
+        let format = spec.format.ok_or_else(|| Error::option("files: say what to read"))?;
         #[cfg(not(feature = "parquet"))]
-        Format::Parquet => unreachable!("refused above"),
-        Format::Arrow => unreachable!("opened or refused above"),
-    })
+        match format {
+            Format::Parquet => return Err(Error::not_built("files: Parquet", "parquet")),
+            Format::Arrow => return Err(Error::not_built("format: Arrow", "parquet")),
+            _ => {}
+        }
+        Ok(Self {
+            format,
+            columns,
+            width: spec.tokens.unwrap_or(TokenWidth::U16),
+            window: decode.window.unwrap_or(DEFAULT_WINDOW),
+        })
+    }
+
+    /// Opens files that are there.
+    async fn open(&self, shards: Vec<Shard>) -> Result<(Source, Hint, Option<Reading>)> {
+        Ok(match self.format {
+            #[cfg(feature = "parquet")]
+            Format::Parquet => {
+                let source = ParquetSource::open(shards, &self.columns).await?;
+                let (hint, reading) = (Hint::Records(source.column_kind()), source.reading().clone());
+                (Source::Blocks(Arc::new(source)), hint, Some(reading))
+            }
+            Format::Jsonl => {
+                let source = JsonlSource::open(shards, &self.columns).await?;
+                let (hint, reading) = (Hint::Records(source.kind()), source.reading());
+                (Source::Blocks(Arc::new(source)), hint, reading)
+            }
+            Format::Tokens if shards.iter().all(is_compressed) => {
+                let source = CompressedTokens::open(shards, self.width).await?;
+                (Source::Blocks(Arc::new(source)), Hint::TokenStream, None)
+            }
+            Format::Tokens if shards.iter().any(is_compressed) => {
+                return Err(Error::option("files: some token files are compressed and some are not; read them apart"));
+            }
+            Format::Tokens => {
+                let source = TokenFiles::open(&local_paths(&shards)?, self.width, self.window)?;
+                (Source::Indexed(Arc::new(source)), Hint::TokenRows, None)
+            }
+            Format::Npy => {
+                let source = NpyFiles::open(&local_paths(&shards)?)?;
+                let hint = Hint::Array(source.shape().to_vec());
+                (Source::Indexed(Arc::new(source)), hint, None)
+            }
+            #[cfg(not(feature = "parquet"))]
+            Format::Parquet => unreachable!("refused before"),
+            Format::Arrow => unreachable!("opened or refused before"),
+        })
+    }
+
+    /// Opens one file of a watched folder; `None` if there is nothing in it.
+    async fn open_alone(&self, shard: Shard) -> Result<Option<(Source, Hint, Option<Reading>)>> {
+        match self.format {
+            Format::Jsonl | Format::Tokens if shard.size() == 0 => Ok(None),
+            // A row may begin in one file and end in the next, so these are one stream.
+            Format::Tokens if !is_compressed(&shard) => {
+                let source = TokenRanges::open(vec![shard], self.width).await?;
+                Ok(Some((Source::Blocks(Arc::new(source)), Hint::TokenStream, None)))
+            }
+            _ => self.open(vec![shard]).await.map(Some),
+        }
+    }
+}
+
+/// The files of a watched folder, which are like the first.
+struct WatchedFiles {
+    format: FileFormat,
+    like: Hint,
+    has_reals: bool,
+}
+
+impl OpenFile for WatchedFiles {
+    fn open(&self, shard: Shard) -> BoxFuture<'_, Result<Option<Source>>> {
+        Box::pin(async move {
+            let name = shard.name().clone();
+            let Some((source, hint, _)) = self.format.open_alone(shard).await? else { return Ok(None) };
+            let unlike = |expected: String, found: String| {
+                Err(Error::data(format!("{name}: has {found} where the first file had {expected}")))
+            };
+            match (&self.like, &hint) {
+                (Hint::Array(first), Hint::Array(shape)) if first != shape => {
+                    return unlike(format!("rows of shape {first:?}"), format!("rows of shape {shape:?}"));
+                }
+                (Hint::Records(first), Hint::Records(kind)) if !first.holds(*kind) => {
+                    return unlike(first.describe(), kind.describe());
+                }
+                _ if !self.has_reals && has_reals(&source, &hint)? => {
+                    return unlike("categories".into(), "real numbers".into());
+                }
+                _ => {}
+            }
+            Ok(Some(source))
+        })
+    }
+}
+
+/// Returns true if the values of a file are real numbers.
+fn has_reals(source: &Source, hint: &Hint) -> Result<bool> {
+    match (source, hint) {
+        (_, Hint::Records(RecordKind::Lists { reals, .. })) => Ok(*reals),
+        (Source::Indexed(source), Hint::Array(_)) => {
+            Ok(matches!(source.gather(&[0])?.records, Records::Lists(lists) if matches!(lists.values, Values::F32(_))))
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Opens a folder that grows, once its first file is whole: the source, and that file, which decides what its records
+/// are. A file that cannot be read decides nothing; what it means for the run is seen when its turn comes.
+async fn open_watched(
+    spec: &SourceSpec,
+    decode: &DecodeSpec,
+    like: Option<&Reading>,
+    tell: &Sender<String>,
+) -> Result<(Source, Source, (Hint, Option<Reading>))> {
+    let (mut format, patterns) = (FileFormat::new(spec, decode, like)?, patterns(spec)?);
+    let mut files = FirstFiles::new(&patterns, spec.settle())?;
+    let (first, hint, reading) = loop {
+        match format.open_alone(files.next(tell).await?).await {
+            Ok(Some(opened)) => break opened,
+            Ok(None) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Data | ErrorKind::Format) => {
+                let _nobody_wonders = tell.try_send(format!("{error}: waiting for a first file that can be read"));
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    if let Some(reading) = &reading {
+        format.columns = reading.columns();
+    }
+    let how = format!("{:?} {} {:?} {:?}", spec.files, format.format.name(), format.columns, format.width);
+    let has_reals = has_reals(&first, &hint)?;
+    let options = WatchOptions { settle: spec.settle(), on_gap: spec.on_gap };
+    let watched =
+        Watched::new(&patterns, options, Arc::new(WatchedFiles { format, like: hint.clone(), has_reals }), &how)?;
+    Ok((Source::Live(Arc::new(watched)), first, (hint, reading)))
 }
 
 /// A file that is read as it is written.
@@ -398,7 +550,7 @@ impl Opened {
     /// at.
     #[cfg(feature = "images")]
     async fn likely_color(&self) -> Result<Color> {
-        if matches!(self.source, Source::Live(_)) {
+        if let (Source::Live(_), None) = (&self.source, &self.first_file) {
             return Ok(Color::YcocgR);
         }
         let (mut grey, mut coloured) = (0, 0);
@@ -459,7 +611,7 @@ impl Opened {
 
     /// Shows the first records to `see`, about `records` of them.
     async fn look(&self, records: usize, mut see: impl FnMut(&Piece) -> Result<()>) -> Result<()> {
-        match &self.source {
+        match self.first_file.as_ref().unwrap_or(&self.source) {
             Source::Indexed(source) => {
                 let rows: Vec<u64> = (0..source.num_rows().unwrap_or(u64::MAX).min(records as u64)).collect();
                 rows.chunks(1024).try_for_each(|rows| see(&source.gather(rows)?))

@@ -6,11 +6,12 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use async_channel::Sender;
 use serde_json::json;
 
 pub use super::build::{Built, Given};
 use super::model::input_kind;
-use super::open::{HeldOutRows, open_decoder, open_source};
+use super::open::{HeldOutRows, open_decoder, open_source, open_source_telling};
 use super::spec::{
     DEFAULT_HELD_OUT, DecodeSpec, Format, InputKind, ModelSpec, PipelineSpec, SourceSpec, StartSpec, ValidateSpec,
     expand_path,
@@ -83,7 +84,7 @@ impl HeldOut {
         let held_out =
             spec.validate.as_ref().map(|validate| &validate.source).filter(|source| !source.files.is_empty());
         let format = files.first().and_then(|file| Format::of(file));
-        let model = held_out.unwrap_or(&spec.source).clone();
+        let model = held_out.unwrap_or(&spec.source).at_rest();
         let source = SourceSpec { files: files.to_vec(), format: format.or(model.format), synthetic: None, ..model };
         Self::open_source(&source, spec, like).await
     }
@@ -112,8 +113,13 @@ impl HeldOut {
 impl Inputs {
     /// Opens everything that a pipeline names.
     pub async fn open(spec: &PipelineSpec) -> Result<Self> {
-        let memory = spec.pipeline.memory;
-        let opened = open_source(&spec.source, &spec.decode, memory, None).await.map_err(|e| e.at("source"))?;
+        Self::open_telling(spec, &async_channel::unbounded().0).await
+    }
+
+    /// The same; says what it waits for, if it has to wait for a first file.
+    pub async fn open_telling(spec: &PipelineSpec, tell: &Sender<String>) -> Result<Self> {
+        let opened = open_source_telling(&spec.source, &spec.decode, spec.pipeline.memory, None, tell).await;
+        let opened = opened.map_err(|e| e.at("source"))?;
         let (decoder, decode) = open_decoder(&spec.decode, &opened).await.map_err(|e| e.at("decode"))?;
         let valid = match &spec.validate {
             None => None,
@@ -132,6 +138,11 @@ impl Inputs {
             begun: Arc::default(),
             notes: Arc::default(),
         };
+        if spec.source.watch {
+            let how = if spec.batch.shuffle { " (batch.shuffle has no meaning for them)" } else { "" };
+            let files = spec.source.files.join(", ");
+            inputs.add_notes([format!("watching {files}: files by name, their rows in order{how}")].into_iter());
+        }
         if let Some(valid) = &inputs.valid {
             // Looked at now, not after an epoch: a run should fail before it has taken hours.
             valid.open(&inputs)?.next().await.map_err(|e| e.at("validate"))?;

@@ -75,7 +75,19 @@ pub async fn train(
     check_end(spec, observer)?;
     let folder = open_folder(options)?;
     let resumed = find_checkpoint(&folder, options, observer)?;
-    match unless_stopped(stop, Inputs::open(spec)).await? {
+    let spec = &resume::as_decided(spec, resumed.as_ref());
+    let (tell, told) = async_channel::unbounded();
+    let opening = async {
+        let mut opening = std::pin::pin!(Inputs::open_telling(spec, &tell));
+        loop {
+            tokio::select! {
+                biased;
+                Ok(text) = told.recv() => observer.event(&Event::Warning(text)),
+                opened = &mut opening => return opened,
+            }
+        }
+    };
+    match unless_stopped(stop, opening).await? {
         Some(inputs) => train_from(inputs, None, (folder, resumed), options, stop, observer).await,
         None => Ok(stopped_before_it_began(observer)),
     }

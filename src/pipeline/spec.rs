@@ -147,8 +147,10 @@ fn as_section<S: Serializer>(batch: &BatchSpec, serializer: S) -> std::result::R
     section.serialize_field("seed", seed)?;
     section.serialize_field("drop_last", drop_last)?;
     section.serialize_field("shuffle_window", &write_size(*window_bytes))?;
-    if let Some(max_wait) = max_wait {
-        section.serialize_field("max_wait", &max_wait.as_secs_f64())?;
+    match max_wait {
+        Some(FOR_EVER) => section.serialize_field("max_wait", "never")?,
+        Some(max_wait) => section.serialize_field("max_wait", &max_wait.as_secs_f64())?,
+        None => {}
     }
     section.end()
 }
@@ -256,20 +258,23 @@ fn read_batch(document: &Document, source: &SourceSpec) -> Result<BatchSpec> {
     })
 }
 
-/// How long rows of a live stream wait for a full batch. Where the order of rows is to be the same in every run, batches
-/// are too: then they wait for ever, unless somebody says otherwise.
+/// How long rows of a live stream wait for a full batch. Where the order of rows is to be the same in every run,
+/// batches are too: then they wait for ever, unless somebody says otherwise.
 fn read_max_wait(section: Section<'_>, source: &SourceSpec) -> Result<Option<Duration>> {
     if section.has("max_wait") && !source.is_live() {
         return Err(section.refuse("max_wait", "has no meaning for files that end: their batches are full"));
     }
     if section.value("max_wait").and_then(serde_json::Value::as_str) == Some("never") {
-        return Ok(None);
+        return Ok(Some(FOR_EVER));
     }
     let longest = Duration::from_secs(10 * 365 * 24 * 3600).as_secs_f64();
     let seconds = section.number("max_wait", |s| s > 0.0 && s <= longest, "positive, or \"never\"")?;
-    let usual = source.is_live().then_some(MAX_WAIT).filter(|_| !source.has_fixed_order());
+    let usual = source.is_live().then(|| if source.has_fixed_order() { FOR_EVER } else { MAX_WAIT });
     Ok(seconds.map(Duration::from_secs_f64).or(usual))
 }
+
+/// No clock comes so far.
+const FOR_EVER: Duration = Duration::MAX;
 
 /// How long the first row of a batch waits for the last, where nothing is said.
 const MAX_WAIT: Duration = Duration::from_secs(5);

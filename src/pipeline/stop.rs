@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// A request to stop, or to write a checkpoint, shared by whoever may ask for it and the run that looks at it between two
-/// batches.
+/// A request to stop, or to write a checkpoint, shared by whoever may ask for it and the run that looks at it between
+/// two batches.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     inner: Arc<Requests>,
@@ -72,8 +72,8 @@ impl Stop {
     }
 
     /// Stops on the first SIGINT or SIGTERM; a second one ends the process at once. One that follows in `TOGETHER` is
-    /// the same request. SIGHUP asks for a checkpoint, as one does of a service; but where it comes because the terminal
-    /// of the run was closed, it is a request to stop.
+    /// the same request. SIGHUP asks for a checkpoint, as one does of a service; but where it comes because the
+    /// terminal of the run was closed, it is a request to stop.
     #[cfg(unix)]
     pub fn on_signals(&self) -> crate::error::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};

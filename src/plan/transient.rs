@@ -1,7 +1,7 @@
 //! Sums that are forgotten as soon as they are used, and what is known of them from the circuit alone.
 //!
-//! A transient sum shares its value buffer with others of its size, and the sum above computes its G on the way back; so
-//! a long chain of them needs the memory of one. Which sums those are is a pattern over the order of nodes. Read by
+//! A transient sum shares its value buffer with others of its size, and the sum above computes its G on the way back;
+//! so a long chain of them needs the memory of one. Which sums those are is a pattern over the order of nodes. Read by
 //! `build`.
 
 use crate::circuit::{Circuit, Factor, Node, NodeId, NodeKind, SumGroup};

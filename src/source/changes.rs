@@ -1,10 +1,11 @@
 //! Waits until something changes in a folder.
 //!
-//! On Linux the kernel says so at once; elsewhere, and where the kernel will not (too many watches, a network disk), the
-//! folder counts as changed every [`POLL`]. Either way a change is a reason to look, not a promise: whoever waits looks
-//! at the files themselves, and looks now and then without being told, since a folder on a network may change unseen.
-//! The door of `inotify`. Used by `follow`, and by whoever watches a folder that gets files.
+//! On Linux the kernel says so at once; elsewhere, and where the kernel will not (too many watches, a network disk),
+//! the folder counts as changed every [`POLL`]. Either way a change is a reason to look, not a promise: whoever waits
+//! looks at the files themselves, and looks now and then without being told, since a folder on a network may change
+//! unseen. The door of `inotify`. Used by `follow`, and by whoever watches a folder that gets files.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,6 +31,15 @@ impl Changes {
         }
     }
 
+    /// Names of files that were moved into the folder since this was called last: a rename is whole at once.
+    pub(super) fn take_moved(&self) -> HashSet<String> {
+        #[cfg(target_os = "linux")]
+        if let Some(watch) = &self.watch {
+            return watch.take_moved();
+        }
+        HashSet::new()
+    }
+
     /// Waits for a change, at most so long. Returns true if something may have changed since the last call.
     pub(super) fn wait(&mut self, timeout: Duration) -> bool {
         #[cfg(target_os = "linux")]
@@ -47,19 +57,25 @@ impl Changes {
 
 #[cfg(target_os = "linux")]
 mod linux {
+    use std::collections::HashSet;
     use std::io::ErrorKind;
     use std::path::Path;
     use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+    use std::sync::{Arc, Mutex, PoisonError};
     use std::time::Duration;
 
-    use inotify::{Inotify, WatchDescriptor, WatchMask, Watches};
+    use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 
     /// A thread that reads the kernel's events: it ends with its watch, whoever takes that away.
     pub(super) struct Watch {
         watches: Watches,
         folder: WatchDescriptor,
         changes: Receiver<()>,
+        moved: Arc<Mutex<HashSet<String>>>,
     }
+
+    /// Names that are kept for whoever asks. Somebody who never does has no use for more.
+    const MOST_MOVED: usize = 10_000;
 
     pub(super) enum Seen {
         Change,
@@ -81,8 +97,14 @@ mod linux {
                 | WatchMask::ONLYDIR;
             let folder = watches.add(folder, mask)?;
             let (sender, changes) = sync_channel(1);
-            std::thread::Builder::new().name("changes".into()).spawn(move || read_events(inotify, &sender))?;
-            Ok(Self { watches, folder, changes })
+            let moved = Arc::new(Mutex::new(HashSet::new()));
+            let seen = moved.clone();
+            std::thread::Builder::new().name("changes".into()).spawn(move || read_events(inotify, &sender, &seen))?;
+            Ok(Self { watches, folder, changes, moved })
+        }
+
+        pub(super) fn take_moved(&self) -> HashSet<String> {
+            std::mem::take(&mut self.moved.lock().unwrap_or_else(PoisonError::into_inner))
         }
 
         pub(super) fn wait(&self, timeout: Duration) -> Seen {
@@ -115,17 +137,36 @@ mod linux {
         }
     }
 
-    fn read_events(mut inotify: Inotify, changes: &SyncSender<()>) {
+    fn read_events(mut inotify: Inotify, changes: &SyncSender<()>, moved: &Mutex<HashSet<String>>) {
         let mut buffer = [0; 4096];
         loop {
             let is_over = match inotify.read_events_blocking(&mut buffer) {
-                Ok(mut events) => events.any(|event| event.mask.contains(inotify::EventMask::IGNORED)),
+                Ok(events) => {
+                    let mut is_over = false;
+                    for event in events {
+                        is_over |= event.mask.contains(EventMask::IGNORED);
+                        note_moved(event.mask, event.name, &mut moved.lock().unwrap_or_else(PoisonError::into_inner));
+                    }
+                    is_over
+                }
                 Err(error) => error.kind() != ErrorKind::Interrupted,
             };
             // A change that is told and not yet looked at stands for this one, too.
             if matches!(changes.try_send(()), Err(TrySendError::Disconnected(()))) || is_over {
                 return;
             }
+        }
+    }
+
+    /// A file that is written to under its name is not whole any more for having been moved there.
+    fn note_moved(mask: EventMask, name: Option<&std::ffi::OsStr>, moved: &mut HashSet<String>) {
+        let Some(name) = name.and_then(|name| name.to_str()).filter(|_| !mask.contains(EventMask::ISDIR)) else {
+            return;
+        };
+        if mask.contains(EventMask::MOVED_TO) && moved.len() < MOST_MOVED {
+            moved.insert(name.to_string());
+        } else if mask.intersects(EventMask::MODIFY | EventMask::CREATE) {
+            moved.remove(name);
         }
     }
 }
@@ -157,6 +198,26 @@ mod tests {
             assert!(begun.elapsed() < Duration::from_secs(10));
             while changes.wait(Duration::from_millis(30)) && cfg!(target_os = "linux") {}
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn files_that_were_moved_there_are_named_and_others_are_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("elsewhere")).unwrap();
+        for name in ["elsewhere/a", "elsewhere/b", "elsewhere/c"] {
+            std::fs::write(at(name), "x").unwrap();
+        }
+        let mut changes = Changes::watch(folder.path());
+        std::fs::rename(at("elsewhere/a"), at("a")).unwrap();
+        std::fs::rename(at("elsewhere/b"), at("b")).unwrap();
+        std::fs::write(at("b"), "and written to").unwrap();
+        std::fs::copy(at("elsewhere/c"), at("c")).unwrap();
+        std::fs::rename(at("elsewhere"), at("folder")).unwrap();
+        while changes.wait(Duration::from_millis(200)) {}
+        assert_eq!(changes.take_moved(), ["a".to_string()].into());
+        assert!(changes.take_moved().is_empty());
     }
 
     #[test]

@@ -44,6 +44,16 @@ pub struct Reading {
     pub left_out: Vec<ColumnInfo>,
 }
 
+impl Reading {
+    /// What to say for the same columns of another file.
+    pub fn columns(&self) -> Columns {
+        match &self.read[..] {
+            [column] => Columns::One(column.name.clone()),
+            columns => Columns::Many(columns.iter().map(|column| column.name.clone()).collect()),
+        }
+    }
+}
+
 /// A column of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnInfo {
@@ -74,4 +84,29 @@ pub enum RecordKind {
         /// Whether they are real numbers, not categories.
         reals: bool,
     },
+}
+
+impl RecordKind {
+    /// Returns true if records of another file can be read as these: texts and bytes are both byte strings, and
+    /// integers are real numbers where these are wanted.
+    pub fn holds(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Lists { width: a, reals }, Self::Lists { width: b, reals: other_reals }) => {
+                (a == b || a.is_none() || b.is_none()) && (reals || !other_reals)
+            }
+            (Self::Lists { .. }, _) | (_, Self::Lists { .. }) => false,
+            _ => true,
+        }
+    }
+
+    /// In words.
+    pub fn describe(self) -> String {
+        let numbers = |reals| if reals { "real numbers" } else { "whole numbers" };
+        match self {
+            Self::Text => "texts".into(),
+            Self::Image => "image files or other bytes".into(),
+            Self::Lists { width: Some(width), reals } => format!("rows of {width} {}", numbers(reals)),
+            Self::Lists { width: None, reals } => format!("lists of {}", numbers(reals)),
+        }
+    }
 }

@@ -1,14 +1,14 @@
 //! A file that grows, read as it is written: a `LiveSource` that can go back.
 //!
-//! Only whole lines (of token files: whole rows) are taken. A place is a byte of a file that is known again by its device
-//! and inode and by its first bytes (`place.rs`), so that a run goes on where it was although files were renamed
+//! Only whole lines (of token files: whole rows) are taken. A place is a byte of a file that is known again by its
+//! device and inode and by its first bytes (`place.rs`), so that a run goes on where it was although files were renamed
 //! meanwhile. What may happen to a followed file, and what comes of it:
 //!
 //! * *rotated* (renamed, a new one of the same name): the old one is finished first, its last line even without a
 //!   newline, then the new one begins. It counts as finished when the new one has its first bytes. Files that were
 //!   rotated while nobody looked are found in the folder: the name, `.` or `-`, and a number or a date;
-//! * *replaced* by another of the same name, or *deleted*: the old one is finished through its open descriptor, then the
-//!   new one begins, or is waited for;
+//! * *replaced* by another of the same name, or *deleted*: the old one is finished through its open descriptor, then
+//!   the new one begins, or is waited for;
 //! * *truncated*, or written anew in place: what stood there may never have been read, so it is an error. Rotation by
 //!   copying and truncating (`copytruncate`) loses lines by its nature: rename instead;
 //! * *gone after a restart* (deleted, compressed or moved away): an error that says how much is known to be missing.

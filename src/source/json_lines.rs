@@ -176,8 +176,11 @@ mod tests {
         JsonLines::new("standard input", Box::new(Writes(writes)), &Columns::Auto, &LIMITS).map(Arc::new)
     }
 
+    /// A record and its place.
+    type Found = (u64, std::result::Result<Vec<u32>, String>);
+
     /// All records with their places, and how many windows they came in.
-    fn read_all(writes: &[&[u8]]) -> (Vec<(u64, std::result::Result<Vec<u32>, String>)>, usize) {
+    fn read_all(writes: &[&[u8]]) -> (Vec<Found>, usize) {
         let mut reader = open(writes).unwrap().open(None).unwrap();
         let (mut found, mut windows) = (Vec::new(), 0);
         while let Some(arrived) = reader.next(&LIMITS).unwrap() {
@@ -191,7 +194,7 @@ mod tests {
         (found, windows)
     }
 
-    fn records_of(piece: &Piece) -> Vec<(u64, std::result::Result<Vec<u32>, String>)> {
+    fn records_of(piece: &Piece) -> Vec<Found> {
         let Records::Lists(lists) = &piece.records else { panic!("{piece:?}") };
         let content = |record: usize| match piece.bad.iter().find(|bad| bad.0 == record) {
             Some((_, reason)) => Err(reason.clone()),

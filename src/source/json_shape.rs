@@ -348,8 +348,8 @@ fn of_lists(lists: &Found, columns: &Columns) -> Result<JsonShape> {
     }
 }
 
-/// Where no line can be looked at: what was asked for decides, if it can mean one thing. The lines are bad records then,
-/// each with its reason, and what that means is the policy's business (`on_bad`).
+/// Where no line can be looked at: what was asked for decides, if it can mean one thing. The lines are bad records
+/// then, each with its reason, and what that means is the policy's business (`on_bad`).
 fn of_nothing(columns: &Columns, trouble: &str) -> Result<JsonShape> {
     match columns {
         Columns::Auto | Columns::Only(Wanted::Text) => Ok(JsonShape::texts(TEXT)),

@@ -1,10 +1,10 @@
 //! JSON lines: `.jsonl` in ranges of bytes, `.jsonl.zst` streamed.
 //!
-//! What a line means (a text, a list of numbers, columns of numbers) is found out from the first lines of the first file
-//! (`json_shape`). A block of a plain file is a range of bytes, and a line belongs to the block in which its first byte lies; so every
-//! line is in one block whatever the block size, and blocks can be read in any order. A compressed file is one block
-//! that is decompressed as it is read. A line that does not fit is a bad record at its byte offset (in a compressed file:
-//! of what it decompresses to).
+//! What a line means (a text, a list of numbers, columns of numbers) is found out from the first lines of the first
+//! file (`json_shape`). A block of a plain file is a range of bytes, and a line belongs to the block in which its first
+//! byte lies; so every line is in one block whatever the block size, and blocks can be read in any order. A compressed
+//! file is one block that is decompressed as it is read. A line that does not fit is a bad record at its byte offset
+//! (in a compressed file: of what it decompresses to).
 
 use std::io::Read;
 use std::ops::Range;
@@ -115,8 +115,8 @@ impl JsonlSource {
     }
 }
 
-/// What the lines of a file mean. A file that is damaged has few first lines: what that means is decided when it is read
-/// (`on_bad`).
+/// What the lines of a file mean. A file that is damaged has few first lines: what that means is decided when it is
+/// read (`on_bad`).
 async fn find_shape(shard: &Shard, columns: &Columns) -> Result<JsonShape> {
     let input: Box<dyn Read + Send> = if is_compressed(shard) {
         let decoder = zstd::stream::read::Decoder::new(shard.reader(0..shard.size())?);

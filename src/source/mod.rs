@@ -54,9 +54,11 @@ pub mod store;
 pub mod synthetic;
 #[cfg(test)]
 mod testing;
+pub mod token_ranges;
 #[doc(hidden)]
 pub mod token_width;
 pub mod tokens;
+pub mod watch;
 #[doc(hidden)]
 pub mod zstd_frames;
 
@@ -177,8 +179,8 @@ pub trait LiveSource: Send + Sync {
 ///
 /// The order of events is `WindowStart`, pieces or damage, `WindowEnd`, and so on; `Quiet` and `Note` may come at any
 /// time. A window is what is read again at a resume, and its first rows, which were learned from before, are left out
-/// then. So a window that is opened at the position of its start must have the same records in the same order, and small
-/// ones cost a resumed run less.
+/// then. So a window that is opened at the position of its start must have the same records in the same order, and
+/// small ones cost a resumed run less.
 pub trait LiveReader: Send {
     /// What comes next; `None` at the end, after which nothing comes any more. Runs on a thread of its own and may
     /// block, but where nothing arrives it says so ([`Arrived::Quiet`]) several times a second, so that a run can end;
@@ -197,8 +199,8 @@ pub enum Arrived {
     Damaged(Error),
     /// The current window is complete. Opened at this position, the source delivers what comes after it.
     WindowEnd(Position),
-    /// The rest of the window that the source was opened at does not come again ([`OnGap::Skip`]); what comes next is at
-    /// this position. Comes before the first window.
+    /// The rest of the window that the source was opened at does not come again ([`OnGap::Skip`]); what comes next is
+    /// at this position. Comes before the first window.
     WindowLost(Position),
     /// Nothing has arrived for a moment.
     Quiet,

@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::{Buf, Bytes};
 use tokio::runtime::Handle;
@@ -102,6 +102,8 @@ pub struct Shard {
     /// As the user wrote it, for messages.
     name: Arc<str>,
     size: u64,
+    /// When it was last written, where the place of it tells: a folder does.
+    modified: Option<SystemTime>,
     origin: Origin,
 }
 
@@ -123,6 +125,11 @@ impl Shard {
     /// How many bytes it has.
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// When it was last written, if that is known.
+    pub(super) fn modified(&self) -> Option<SystemTime> {
+        self.modified
     }
 
     /// Where it is, if it is a file of this machine.
@@ -193,20 +200,21 @@ impl Shard {
     }
 
     /// A file of this machine.
-    fn local(path: &Path) -> Result<Self> {
+    pub(super) fn local(path: &Path) -> Result<Self> {
         let name = path.to_string_lossy();
         let wrong = |error: &io::Error| Error::io_at(&*name, error);
-        let size = path.metadata().map_err(|error| wrong(&error))?.len();
+        let metadata = path.metadata().map_err(|error| wrong(&error))?;
+        let (size, modified) = (metadata.len(), metadata.modified().ok());
         // The folder without links and dots, so that one file is not read twice under two names; the file itself may be
         // a link, and two links are two files.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut absolute = folder.canonicalize().map_err(|error| wrong(&error))?;
         absolute.extend(path.file_name());
-        Ok(Self { name: name.into(), size, origin: Origin::Local { path: path.into(), absolute } })
+        Ok(Self { name: name.into(), size, modified, origin: Origin::Local { path: path.into(), absolute } })
     }
 
     fn stored(name: &str, size: u64, store: &Arc<dyn Store>, path: String) -> Self {
-        Self { name: name.into(), size, origin: Origin::Store { store: store.clone(), path } }
+        Self { name: name.into(), size, modified: None, origin: Origin::Store { store: store.clone(), path } }
     }
 }
 
@@ -268,13 +276,41 @@ pub(super) fn read_error(place: &str, error: &io::Error) -> Error {
 pub async fn resolve(patterns: &[String]) -> Result<Vec<Shard>> {
     let mut shards = Vec::new();
     for pattern in patterns {
-        match pattern.split_once("://") {
-            None => shards.extend(resolve_local(pattern.clone()).await?),
-            Some(("file", path)) => shards.extend(resolve_local(path_of_address(pattern, path)?).await?),
-            Some((scheme, _)) => shards.extend(resolve_address(pattern, scheme).await?),
+        match locate(pattern)? {
+            Located::Here(pattern) => shards.extend(resolve_local(pattern).await?),
+            Located::Stored { store, folder, place, rest } if rest.is_empty() => {
+                debug_assert_eq!(&folder, pattern);
+                shards.push(find_one(&store, pattern, &place).await?);
+            }
+            Located::Stored { store, folder, place, rest } => {
+                let found = find_many(&store, pattern, &folder, &place, &rest).await?;
+                if found.is_empty() {
+                    return Err(matches_nothing(pattern));
+                }
+                shards.extend(found);
+            }
         }
     }
     in_order(shards)
+}
+
+/// Where the files of a name, a pattern or an address are looked for.
+#[cfg_attr(not(feature = "cloud"), allow(dead_code))] // then nothing is in a store
+pub(super) enum Located {
+    /// On this machine: a path or a pattern.
+    Here(String),
+    /// In a store: the files below `place`, which the user calls `folder`, that fit `rest`; the one file at `place`
+    /// where there is no rest.
+    Stored { store: Arc<dyn Store>, folder: String, place: String, rest: String },
+}
+
+/// Finds out where that is; opens a cloud, and asks it nothing.
+pub(super) fn locate(pattern: &str) -> Result<Located> {
+    match pattern.split_once("://") {
+        None => Ok(Located::Here(pattern.into())),
+        Some(("file", path)) => Ok(Located::Here(path_of_address(pattern, path)?)),
+        Some((scheme, _)) => locate_address(pattern, scheme),
+    }
 }
 
 /// Like [`resolve`], of paths and patterns in a given store.
@@ -286,7 +322,11 @@ pub async fn resolve_in(store: Arc<dyn Store>, patterns: &[String]) -> Result<Ve
         match whole {
             // A file that is named like a pattern is meant itself.
             Err(error) if error.kind() == ErrorKind::Path && glob::is_pattern(pattern) => {
-                shards.extend(find_many(&store, pattern, folder, folder, rest).await?);
+                let found = find_many(&store, pattern, folder, folder, rest).await?;
+                if found.is_empty() {
+                    return Err(matches_nothing(pattern));
+                }
+                shards.extend(found);
             }
             found => shards.push(found?),
         }
@@ -358,7 +398,7 @@ fn path_of_address(address: &str, path: &str) -> Result<String> {
 }
 
 /// Files in a cloud or behind a web address.
-async fn resolve_address(pattern: &str, scheme: &str) -> Result<Vec<Shard>> {
+fn locate_address(pattern: &str, scheme: &str) -> Result<Located> {
     let (feature, enabled) = match scheme {
         "s3" | "s3a" => ("aws", cfg!(feature = "aws")),
         "gs" => ("gcp", cfg!(feature = "gcp")),
@@ -379,17 +419,14 @@ async fn resolve_address(pattern: &str, scheme: &str) -> Result<Vec<Shard>> {
     {
         let (folder, rest) = if glob::is_pattern(pattern) { glob::split(pattern) } else { (pattern, "") };
         let (store, place) = super::cloud::open(pattern, folder)?;
-        if rest.is_empty() {
-            return Ok(vec![find_one(&store, pattern, &place).await?]);
-        }
-        find_many(&store, pattern, folder, &place, rest).await
+        Ok(Located::Stored { store, folder: folder.into(), place, rest: rest.into() })
     }
     #[cfg(not(feature = "cloud"))]
     unreachable!("every cloud's feature has the feature `cloud`")
 }
 
 /// The file at a place.
-async fn find_one(store: &Arc<dyn Store>, name: &str, place: &str) -> Result<Shard> {
+pub(super) async fn find_one(store: &Arc<dyn Store>, name: &str, place: &str) -> Result<Shard> {
     let place = place.trim_matches('/');
     match retry(|| store.size(place)).await {
         Ok(size) => Ok(Shard::stored(name, size, store, place.into())),
@@ -398,8 +435,14 @@ async fn find_one(store: &Arc<dyn Store>, name: &str, place: &str) -> Result<Sha
     }
 }
 
-/// The files under a place that fit a pattern; named like the place was.
-async fn find_many(store: &Arc<dyn Store>, pattern: &str, folder: &str, place: &str, rest: &str) -> Result<Vec<Shard>> {
+/// The files under a place that fit a pattern, perhaps none; named like the place was.
+pub(super) async fn find_many(
+    store: &Arc<dyn Store>,
+    pattern: &str,
+    folder: &str,
+    place: &str,
+    rest: &str,
+) -> Result<Vec<Shard>> {
     let place = place.trim_matches('/');
     let listed = store.list(place).await.map_err(|trouble| failed(pattern, trouble))?;
     let mut shards = Vec::new();
@@ -407,7 +450,7 @@ async fn find_many(store: &Arc<dyn Store>, pattern: &str, folder: &str, place: &
         let Some(below) = below(&path, place).filter(|below| glob::matches(rest, below)) else { continue };
         shards.push(Shard::stored(&format!("{folder}{below}"), size, store, path.clone()));
     }
-    if shards.is_empty() { Err(matches_nothing(pattern)) } else { Ok(shards) }
+    Ok(shards)
 }
 
 /// What is left of a path below a folder; `None` if it is elsewhere.
@@ -418,7 +461,7 @@ fn below<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
     }
 }
 
-fn is_folder(name: &str) -> Error {
+pub(super) fn is_folder(name: &str) -> Error {
     let folder = name.trim_end_matches('/');
     Error::missing_path(format!("{name}: is a folder: name its files, such as {folder}/*.parquet"))
 }

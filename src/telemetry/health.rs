@@ -1,7 +1,7 @@
 //! Whether a run is alive and ready: what `/healthz`, `/readyz` and a service manager's watchdog ask.
 //!
-//! One run a process, so this is one place, as the metrics are. The run says that it is alive between two batches, while
-//! it waits for rows, and between two batches of held-out rows.
+//! One run a process, so this is one place, as the metrics are. The run says that it is alive between two batches,
+//! while it waits for rows, and between two batches of held-out rows.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -190,7 +190,7 @@ fn flags_learn_from_json_lines_on_standard_input_and_mistakes_are_named() {
     assert_eq!(code, Some(0), "{error}");
     for (flags, input, words) in [
         (with(&[]), &rows[..], "decode.cats"),
-        (with(&["--set", "decode.cats=4"]), "{\"a\":1,\"b\":\"x\"}\n", "source.columns = [\"a\"]"),
+        (with(&[]), "{\"a\":1,\"b\":\"x\"}\n", "source.columns = [\"a\"]"),
         (with(&["--set", "decode.cats=4"]), "", "ended before the first line"),
         (with(&["--set", "decode.cats=4"]), "{\"a\":1}\nnot json\n", "byte 8: not a JSON object"),
         (with(&["--set", "decode.cats=4", "--column", "q"]), "{\"a\":1}\n", "no column `q` in the first lines"),

@@ -20,3 +20,4 @@ mod older_runs;
 mod pipelines;
 mod report;
 mod service;
+mod watch;

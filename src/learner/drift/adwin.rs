@@ -18,11 +18,11 @@
 //! A learner may need no more than one or two batches to get used to other rows, so one observation may be all that
 //! there is to see: with the default δ it has to be about 15 deviations below the others, two of them 9, ten 3.
 //!
-//! Observations have weights (rows of a batch), and a mean of w rows has the variance σ²/w: counts n₀ and n₁ become sums
-//! of weights, σ² the variance per unit of weight, and the second term is of an observation of the mean weight.
+//! Observations have weights (rows of a batch), and a mean of w rows has the variance σ²/w: counts n₀ and n₁ become
+//! sums of weights, σ² the variance per unit of weight, and the second term is of an observation of the mean weight.
 //!
-//! Whatever was before a cut is forgotten. A model that learns makes cuts too, upwards; only a fall is an alarm, so slow
-//! improvement shortens the window and says nothing. Part of [`DriftWatch`](super::DriftWatch).
+//! Whatever was before a cut is forgotten. A model that learns makes cuts too, upwards; only a fall is an alarm, so
+//! slow improvement shortens the window and says nothing. Part of [`DriftWatch`](super::DriftWatch).
 
 use std::collections::VecDeque;
 
@@ -113,8 +113,8 @@ impl Adwin {
         self.buckets.iter().map(|bucket| bucket.rows).sum()
     }
 
-    /// Takes in the mean of some rows; both numbers are finite and the weight is positive. Returns the fall that it made
-    /// certain, if any.
+    /// Takes in the mean of some rows; both numbers are finite and the weight is positive. Returns the fall that it
+    /// made certain, if any.
     pub fn add(&mut self, mean: f64, weight: f64, rows: u64) -> Option<Fall> {
         self.buckets.push_back(Bucket { size: 1, rows, weight, mean, spread: 0.0 });
         self.compress();
@@ -169,8 +169,7 @@ impl Adwin {
         afters.reverse();
         let mut before = *self.buckets.front()?;
         let mut strongest: Option<Cut> = None;
-        for at in 1..self.buckets.len() {
-            let after = afters[at];
+        for (at, &after) in afters.iter().enumerate().skip(1) {
             let away = (before.mean - after.mean).abs();
             let has_fallen = after.mean < before.mean;
             let least = if has_fallen { before.size } else { after.size };

@@ -71,8 +71,8 @@ impl PageHinkley {
         (self.threshold, self.tolerance) = (threshold, tolerance);
     }
 
-    /// Takes in the mean of some rows; both numbers are finite and the weight is positive. Returns the fall that it made
-    /// certain, if any.
+    /// Takes in the mean of some rows; both numbers are finite and the weight is positive. Returns the fall that it
+    /// made certain, if any.
     pub fn add(&mut self, mean: f64, weight: f64, rows: u64) -> Option<Fall> {
         self.observations += 1;
         self.rows += rows;

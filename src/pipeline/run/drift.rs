@@ -1,9 +1,9 @@
 //! Watches for changes of the stream, and does what `[drift]` says when there is one.
 //!
 //! The detectors see what the learner reports of every batch, and nothing else, and their state is written into the
-//! same checkpoint as parameters and cursor: a run that was killed and resumed has the same alarms at the same rows, and
-//! what an alarm does to parameters and optimizer is in what is saved of them. A run that drift has stopped goes on when
-//! it is resumed.
+//! same checkpoint as parameters and cursor: a run that was killed and resumed has the same alarms at the same rows,
+//! and what an alarm does to parameters and optimizer is in what is saved of them. A run that drift has stopped goes on
+//! when it is resumed.
 //!
 //! A larger step does not bring everything back: states of a tree that have become rows of the old data hardly move
 //! (docs/EXPERIMENTS.md, "Drift"). So before the step is raised, what was learned is held against what a new run would
@@ -67,8 +67,8 @@ impl Run<'_> {
         self.spec.drift.filter(|drift| drift.on_drift == OnDrift::RaiseStep).map(|_| batch.clone())
     }
 
-    /// Shows what a batch of so many rows brought to the detectors. If one fires it is told, and what `on_drift` says is
-    /// done; a checkpoint is written after the batch, with all others.
+    /// Shows what a batch of so many rows brought to the detectors. If one fires it is told, and what `on_drift` says
+    /// is done; a checkpoint is written after the batch, with all others.
     pub(super) async fn watch_for_drift(&mut self, report: &Learned, rows: u64, batch: Option<Batch>) -> Result<()> {
         let Some(DriftSection { on_drift, keep, .. }) = self.spec.drift else { return Ok(()) };
         let (mean, weight) = (report.batch.mean_log_likelihood(), report.batch.possible_weight);

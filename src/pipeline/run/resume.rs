@@ -38,6 +38,25 @@ pub(super) fn find_checkpoint(
     Ok(latest.found)
 }
 
+/// The pipeline with what the first file of a watched folder decided when the run began, where it is silent: that file
+/// may be gone.
+pub(super) fn as_decided(spec: &PipelineSpec, resumed: Option<&Found>) -> PipelineSpec {
+    let mut spec = spec.clone();
+    let record = resumed.and_then(|(_, checkpoint)| RunRecord::read(&checkpoint.meta.extra).ok());
+    let saved = record.and_then(|record| PipelineSpec::parse(&record.pipeline, RESOLVED).ok());
+    if let Some(saved) = saved.filter(|saved| spec.source.watch && saved.source.files == spec.source.files) {
+        if spec.decode.kind.is_none_or(|kind| saved.decode.kind == Some(kind)) {
+            spec.decode.kind = saved.decode.kind;
+            spec.decode.cats = spec.decode.cats.or(saved.decode.cats);
+            spec.decode.color = spec.decode.color.or(saved.decode.color);
+        }
+        if spec.source.column.is_none() && spec.source.columns.is_empty() {
+            (spec.source.column, spec.source.columns) = (saved.source.column, saved.source.columns);
+        }
+    }
+    spec
+}
+
 /// Refuses a checkpoint of another run, unless told to `force` it, and makes of both what goes on: the record is the
 /// checkpoint's, and so is the circuit, also where the pipeline says another; another optimizer starts afresh.
 pub(super) fn take_over(

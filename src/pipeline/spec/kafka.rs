@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn a_topic_reads_back_from_its_resolved_form() {
-        let rest = "partitions = [3, 0]\nstart = \"2026-11-18T09:30:00+01:00\"\norder = \"round-robin\"\ngroup = \"g\"\n\
+        let rest = "partitions = [3, 0]\nstart = \"2026-11-18T09:30:00+01:00\"\norder = \"round-robin\"\n\
+                    group = \"g\"\n\
                     [source.kafka.options]\nsecurity.protocol = \"sasl_plaintext\"\n\"sasl.password\" = \"${SECRET}\"\n\
                     \"socket.keepalive.enable\" = true\n";
         let spec = parse(rest).unwrap();

@@ -1,5 +1,7 @@
 //! `[source]` and `[validate]`: which files, or which made-up data.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -32,6 +34,12 @@ pub struct SourceSpec {
     /// How wide a token is in a flat token file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenWidth>,
+    /// Whether files are learned from as they appear, without an end.
+    #[serde(skip_serializing_if = "is_false")]
+    pub watch: bool,
+    /// How many seconds a file of a watched folder must stay the same to count as whole; `None` is the usual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settle: Option<f64>,
     /// Whether the one file is read as it is written, without an end.
     #[serde(skip_serializing_if = "is_false")]
     pub follow: bool,
@@ -52,7 +60,7 @@ pub struct SourceSpec {
 impl SourceSpec {
     /// Returns true if rows arrive while they are learned from.
     pub fn is_live(&self) -> bool {
-        self.is_standard_input() || self.follow || self.kafka.is_some()
+        self.is_standard_input() || self.follow || self.watch || self.kafka.is_some()
     }
 
     /// Returns true if rows come through a pipe.
@@ -60,9 +68,21 @@ impl SourceSpec {
         self.files == [STANDARD_INPUT]
     }
 
-    /// Returns true if a live source promises the same order of rows in every run.
+    /// Returns true if a live source promises the same order of rows in every run. A watched folder does, for files
+    /// that appear in the order of their names.
     pub fn has_fixed_order(&self) -> bool {
-        self.follow || self.kafka.as_ref().is_some_and(|kafka| kafka.order == MergeOrder::RoundRobin)
+        let is_merged_in_order = self.kafka.as_ref().is_some_and(|kafka| kafka.order == MergeOrder::RoundRobin);
+        self.follow || self.watch || is_merged_in_order
+    }
+
+    /// The same files as they are now, without waiting for others.
+    pub fn at_rest(&self) -> Self {
+        Self { watch: false, settle: None, on_gap: OnGap::default(), ..self.clone() }
+    }
+
+    /// How long a file of a watched folder must stay the same to count as whole.
+    pub fn settle(&self) -> Duration {
+        self.settle.map_or(SETTLE, Duration::from_secs_f64)
     }
 
     /// Returns true if no end of the rows is known: they arrive, or are made, for as long as one likes.
@@ -80,6 +100,9 @@ fn is_false(value: &bool) -> bool {
 fn is_usual(on_gap: &OnGap) -> bool {
     *on_gap == OnGap::default()
 }
+
+/// How long a file must stay the same to count as whole, where nothing is said.
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// What held-out likelihood is measured on, and how often.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -293,10 +316,23 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     if follow {
         check_followed(section, &files, format)?;
     }
+    let watch = section.truth("watch", false)?;
+    let settle = section.number("settle", |s| (0.0..=86_400.0).contains(&s), "in [0, 86400]")?;
+    if watch && (is_standard_input || follow) {
+        return Err(
+            section.refuse("watch", "has no meaning for standard input or a followed file, which are live anyway")
+        );
+    }
+    if settle.is_some() && !watch {
+        return Err(section.refuse("settle", "has no meaning for files that are not watched (watch = true)"));
+    }
     let gaps = [("fail", OnGap::Fail), ("skip", OnGap::Skip)];
     let on_gap = if inherited.is_none() { section.choice("on_gap", &gaps)? } else { None };
-    if on_gap.is_some() && !follow {
-        return Err(section.refuse("on_gap", "has no meaning for files that are not followed (follow = true)"));
+    if on_gap.is_some() && !follow && !watch {
+        return Err(section.refuse(
+            "on_gap",
+            "has no meaning for files that are neither followed nor watched (follow, watch = true)",
+        ));
     }
     // Held-out lines beside other files have texts, whatever the column of these is called.
     let usual =
@@ -315,9 +351,16 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
             _ => columns,
         },
         tokens: tokens.or((format == Format::Tokens).then_some(TokenWidth::U16)),
+        watch,
+        settle: settle.or(watch.then(|| SETTLE.as_secs_f64())),
         digest: match section.choice("digest", &[("ends", Compared::Ends), ("whole", Compared::Whole)])? {
             Some(Compared::Whole) if is_standard_input || follow => {
                 return Err(section.refuse("digest", "has no meaning for a live stream, which comes only once"));
+            }
+            Some(Compared::Whole) if watch => {
+                return Err(
+                    section.refuse("digest", "has no meaning for a watched folder, whose files are not known yet")
+                );
             }
             compared => compared.unwrap_or_default(),
         },

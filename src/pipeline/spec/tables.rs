@@ -77,10 +77,22 @@ pub(super) const SOURCE: Table = Table {
             "Reads one `.jsonl` or `.bin` file as it is written, without an end, also when it is rotated",
         ),
         key(
+            "watch",
+            Truth,
+            Value("false"),
+            "Learns from files as they appear, by name, each once it is whole; has no end",
+        ),
+        key(
+            "settle",
+            Number("in [0, 86400]"),
+            Derived("`2.0` where files are watched"),
+            "Seconds for which a watched file must stay the same to be whole; one that is moved there is whole at once",
+        ),
+        key(
             "on_gap",
             Word(&["fail", "skip"]),
             Means("`\"fail\"`"),
-            "What happens where bytes that come next are gone: an error, or a note",
+            "What happens where what comes next is gone (of a followed or watched file): an error, or a note",
         ),
         key(
             "synthetic",
@@ -458,7 +470,7 @@ pub(super) const DRIFT: Table = Table {
             "on_drift",
             Word(&["report", "raise-step", "checkpoint", "stop"]),
             Default,
-            "What happens besides the report: a larger step for a while, a checkpoint that is kept, or the end of the run",
+            "What happens besides the report: a larger step for a while, a checkpoint that is kept, or the end",
         ),
         key("keep", Whole(1), Default, "How many checkpoints of `on_drift = \"checkpoint\"` are kept"),
     ],

@@ -550,6 +550,33 @@ fn stages() -> impl Strategy<Value = (BatchSpec, CheckpointSpec, StreamOptions)>
     )
 }
 
+/// What is written must be what holds: a resumed run reads it.
+#[test]
+fn how_long_batches_wait_is_written_out_for_live_sources_and_only_for_them() {
+    let wait = |source: &str, batch: &str| {
+        let text = format!("[source]\n{source}\n[batch]\n{batch}\n[decode]\nkind = 'rows'\ncats = 3");
+        let spec = PipelineSpec::parse(&text, "x.toml")?;
+        let again = PipelineSpec::parse(&spec.to_toml()?, "again.toml")?;
+        assert_eq!(again, spec);
+        Ok::<_, Error>(spec.to_toml()?.lines().find_map(|line| line.strip_prefix("max_wait = ").map(str::to_string)))
+    };
+    let (pipe, followed) = ("files = '-'\nformat = 'jsonl'", "files = 'a.jsonl'\nfollow = true");
+    assert_eq!(wait(pipe, ""), Ok(Some("5.0".into())));
+    assert_eq!(wait(pipe, "max_wait = 'never'"), Ok(Some("\"never\"".into())));
+    assert_eq!(wait(pipe, "max_wait = 0.25"), Ok(Some("0.25".into())));
+    assert_eq!(wait(followed, ""), Ok(Some("\"never\"".into())));
+    assert_eq!(wait(followed, "max_wait = 3"), Ok(Some("3.0".into())));
+    assert_eq!(wait("files = 'a.jsonl'", ""), Ok(None));
+    for (source, batch, why) in [
+        ("files = 'a.jsonl'", "max_wait = 3", "has no meaning for files that end"),
+        (pipe, "max_wait = 0", "must be positive, or \"never\""),
+        (pipe, "max_wait = 'soon'", "expected"),
+    ] {
+        let error = wait(source, batch).unwrap_err().to_string();
+        assert!(error.contains("batch.max_wait") && error.contains(why), "{error}");
+    }
+}
+
 proptest! {
     #[test]
     fn a_resolved_pipeline_reads_back_to_the_same(
@@ -589,8 +616,10 @@ proptest! {
         };
         // Where the source has no end, somebody always watches.
         let drift = (source.is_endless() || is_watched).then(DriftSection::default);
-        let spec =
-            PipelineSpec { name, source, decode, batch, circuit, learn, drift, validate, checkpoint, metrics, pipeline };
+        #[rustfmt::skip] // one line would be too long, and macros are not formatted
+        let spec = PipelineSpec {
+            name, source, decode, batch, circuit, learn, drift, validate, checkpoint, metrics, pipeline,
+        };
         let text = spec.to_toml().unwrap();
         let again = PipelineSpec::parse(&text, "again.toml");
         prop_assert_eq!(again.as_ref(), Ok(&spec), "{}", text);

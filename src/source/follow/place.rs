@@ -55,7 +55,8 @@ impl Identity {
         Ok(head_of(file, self.head_bytes)?.as_ref() == Some(&self.head))
     }
 
-    /// Returns true if the file may be this one, by what its folder says. An inode is used again, so the time counts, too.
+    /// Returns true if the file may be this one, by what its folder says. An inode is used again, so the time counts,
+    /// too.
     fn may_be(&self, metadata: &Metadata) -> bool {
         let is_as_old = metadata.created().map_or(true, |created| nanoseconds(created) == self.age);
         self.inode == inode_of(metadata) && is_as_old
@@ -147,7 +148,8 @@ impl Folder {
         self.path.join(&self.name)
     }
 
-    /// A file that shows what the lines are like: the followed one, or the youngest that was rotated if that has none yet.
+    /// A file that shows what the lines are like: the followed one, or the youngest that was rotated if that has none
+    /// yet.
     pub fn file_to_look_at(&self) -> Option<PathBuf> {
         let file = self.file();
         let size = file.metadata().ok().filter(Metadata::is_file).map(|metadata| metadata.len());
@@ -181,8 +183,8 @@ impl Folder {
         self.file().metadata().is_ok_and(|metadata| identity.may_be(&metadata))
     }
 
-    /// What was begun next after a file of this age and inode: one that was rotated since, or the followed file, if that
-    /// is another one. In a folder where many are, the oldest.
+    /// What was begun next after a file of this age and inode: one that was rotated since, or the followed file, if
+    /// that is another one. In a folder where many are, the oldest.
     pub fn after(&self, age: u64, inode: Option<(u64, u64)>) -> Option<PathBuf> {
         let is_other =
             |path: &PathBuf| path.metadata().is_ok_and(|found| inode_of(&found).is_none_or(|i| Some(i) != inode));

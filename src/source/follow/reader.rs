@@ -127,11 +127,11 @@ impl Reader {
     fn begin(&mut self, path: &Path) -> Result<()> {
         self.current = match File::open(path) {
             Ok(file) => {
-                let identity = Identity::of(&file, 0).map_err(|e| Error::io_at(&path, &e))?;
+                let identity = Identity::of(&file, 0).map_err(|e| Error::io_at(path, &e))?;
                 Some(Current { file: file.into(), identity, at: 0, scanned: 0 })
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(Error::io_at(&path, &error)),
+            Err(error) => return Err(Error::io_at(path, &error)),
         };
         Ok(())
     }
@@ -160,11 +160,11 @@ impl Reader {
         let known_end = self.known_end.take();
         if length < known_end.unwrap_or(current.at) {
             let what = was_truncated(current.at, length);
-            return self.begin_anew(&what);
+            return self.begin_anew(&what, known_end.is_some());
         }
         if length > current.at && !current.identity.has_head_of(&current.file).map_err(|e| failed(&e))? {
             let what = format!("was written anew after it was read up to byte {}", current.at);
-            return self.begin_anew(&what);
+            return self.begin_anew(&what, known_end.is_some());
         }
         let end = match known_end {
             Some(end) => Some(end),
@@ -176,12 +176,16 @@ impl Reader {
         }
     }
 
-    /// The file lost what it had.
-    fn begin_anew(&mut self, what: &str) -> Result<bool> {
+    /// The file lost what it had, perhaps in the midst of a window that was begun before a resume.
+    fn begin_anew(&mut self, what: &str, in_window: bool) -> Result<bool> {
         self.gap(what)?;
         if let Some(current) = &mut self.current {
             (current.at, current.scanned) = (0, 0);
             current.identity = Identity::of(&current.file, 0).map_err(|e| Error::io_at(&*self.source.shown, &e))?;
+        }
+        if in_window {
+            let next = self.place(None, 0)?;
+            self.pending.push_front(Arrived::WindowLost(next));
         }
         Ok(true)
     }
@@ -355,12 +359,13 @@ impl Read for Range {
 }
 
 fn length_of(file: &File, path: &Path) -> Result<u64> {
-    file.metadata().map(|metadata| metadata.len()).map_err(|e| Error::io_at(&path, &e))
+    file.metadata().map(|metadata| metadata.len()).map_err(|e| Error::io_at(path, &e))
 }
 
 fn was_truncated(at: u64, length: u64) -> String {
     format!(
-        "was truncated to {length} bytes after it was read up to byte {at}, and what was written in between is not known \
+        "was truncated to {length} bytes after it was read up to byte {at}, and what was written in between is not \
+         known \
          (rotate by renaming, not by copying and truncating)"
     )
 }

@@ -139,12 +139,12 @@ impl Connection {
         let config = client_config(spec, access, partitions, limits)?;
         let watch = Watch { topic: topic.clone(), state: Mutex::default() };
         let consumer: BaseConsumer<Watch> = config.create_with_context(watch).map_err(|error| {
-            let text = error.to_string();
-            let hint = match text.contains("build time") {
-                true => "; build with the feature \"kafka-tls\"",
-                false => "",
+            let why = match error {
+                KafkaError::ClientConfig(_, why, option, _) if !is_secret(&option) => why,
+                KafkaError::ClientConfig(_, _, option, _) => format!("`{option}` is not accepted"),
+                error => error.to_string(),
             };
-            Error::option(format!("options: {text}{hint}"))
+            Error::option(format!("options: {why}{}", build_hint(&why)))
         })?;
         let connection = Self {
             consumer: Arc::new(consumer),
@@ -374,7 +374,6 @@ fn client_config(spec: &KafkaSpec, access: &Access, partitions: usize, limits: &
     config.set("enable.partition.eof", "false");
     config.set("statistics.interval.ms", "1000");
     config.set("max.poll.interval.ms", "86400000"); // back-pressure is not polling, for as long as it takes
-    config.set("session.timeout.ms", "45000");
     Ok(config)
 }
 
@@ -388,5 +387,14 @@ fn check_option(option: &str, value: &str) -> Result<()> {
         Err(KafkaError::ClientConfig(..)) => "the value is not one of this option".to_string(),
         Err(error) => error.to_string(),
     };
-    Err(Error::option(format!("options: `{option}`: {why}; CONFIGURATION.md of librdkafka lists what there is")))
+    let hint = match build_hint(&why) {
+        "" => "; CONFIGURATION.md of librdkafka lists what there is",
+        hint => hint,
+    };
+    Err(Error::option(format!("options: `{option}`: {why}{hint}")))
+}
+
+/// What to do about something that the library was built without.
+fn build_hint(why: &str) -> &'static str {
+    if why.contains("build time") { "; TLS and SCRAM need the feature \"kafka-tls\"" } else { "" }
 }

@@ -142,7 +142,8 @@ pub(super) fn chosen(spec: &KafkaSpec, found: Vec<i32>) -> Result<Vec<i32>> {
     }
 }
 
-/// Some messages to look at: the first of the run, or older ones where none of these is there yet, or the first to come.
+/// Some messages to look at: the first of the run, or older ones where none of these is there yet, or the first to
+/// come.
 fn first_messages(
     connection: &Connection,
     topic: &str,

@@ -75,13 +75,12 @@ fn ids(piece: &Piece) -> Vec<u32> {
     (0..lists.values.len()).filter_map(|at| lists.values.category(at)).collect()
 }
 
+/// A row, and the cursor just after it: a position, and the rows of its window that were delivered.
+type Delivered = (u32, Position, usize);
+
 /// What a source delivers from a position on, until `wanted` rows have come: each with the cursor just after it, as a
 /// checkpoint would have it (a position and the rows of its window that were delivered).
-fn read(
-    source: &Arc<KafkaSource>,
-    from: Option<&Position>,
-    wanted: usize,
-) -> Result<(Vec<(u32, Position, usize)>, Vec<String>)> {
+fn read(source: &Arc<KafkaSource>, from: Option<&Position>, wanted: usize) -> Result<(Vec<Delivered>, Vec<String>)> {
     let mut reader = source.clone().open(from)?;
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
     let (mut window, mut of_window) = (None, 0);
