@@ -1,6 +1,6 @@
 """A stream of tokens whose distribution changes: WikiText-2 under vocabularies that are permuted anew.
 
-    python3 drift-texts.py $ANEMONE_DATA/wikitext2/train.bin OUT.bin SEED
+    python3 texts.py $ANEMONE_DATA/wikitext2/train.bin OUT.bin SEED
 
 The 1,023 most frequent tokens keep a category each, all others share one. Four parts of 1,200,000 tokens: the text, the
 same tokens with categories permuted, the text backwards, another permutation. Rows of 32 tokens are shuffled within a

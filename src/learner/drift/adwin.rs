@@ -12,7 +12,8 @@
 //! Log-likelihoods have no range, so the second term, which is what a bounded tail costs, is in units of the deviation
 //! instead: (2/3)·σ·L/m. That is the test of observations divided by σ, and right for tails that are no heavier than
 //! exponential ones of that scale, which means of many rows have. Nothing changes if all likelihoods are shifted or
-//! scaled. σ² is the variance within the two parts, not of the whole window: the fall itself is no noise.
+//! scaled. σ² is the variance within the two parts, not of the whole window: the fall itself is no noise. Where the
+//! likelihood has risen it is that of the newer part alone: the way up after a fall leaves the window soon.
 //!
 //! A learner may need no more than one or two batches to get used to other rows, so one observation may be all that
 //! there is to see: with the default δ it has to be about 15 deviations below the others, two of them 9, ten 3.
@@ -32,7 +33,7 @@ use super::Fall;
 /// Buckets of one size, the M of the paper.
 const PER_SIZE: usize = 5;
 
-/// Observations before a cut at the least: fewer do not tell how far observations usually are from each other.
+/// Observations before a fall, or after a rise, at the least: fewer do not tell how far they usually are from each other.
 const LEAST: u64 = 16;
 
 /// Differences below this share of the likelihoods themselves are rounding.
@@ -170,9 +171,15 @@ impl Adwin {
         let mut strongest: Option<Cut> = None;
         for (at, &after) in afters.iter().enumerate().skip(1) {
             let away = (before.mean - after.mean).abs();
-            if before.size >= LEAST && away > ROUNDING * (before.mean.abs() + after.mean.abs()) {
-                // Of one unit of weight.
-                let deviation = ((before.spread + after.spread) / (all.size - 2) as f64).sqrt();
+            let has_fallen = after.mean < before.mean;
+            let least = if has_fallen { before.size } else { after.size };
+            if least >= LEAST && away > ROUNDING * (before.mean.abs() + after.mean.abs()) {
+                // Of one unit of weight. What comes before a rise is often the way up after a fall, and no measure.
+                let variance = match has_fallen {
+                    true => (before.spread + after.spread) / (all.size - 2) as f64,
+                    false => after.spread / (after.size - 1) as f64,
+                };
+                let deviation = variance.sqrt();
                 let harmonic = 1.0 / (1.0 / before.weight + 1.0 / after.weight); // m
                 let chance = deviation
                     * ((2.0 * certainty / harmonic).sqrt() + 2.0 / 3.0 * certainty * usual_weight.sqrt() / harmonic);
@@ -215,12 +222,19 @@ mod tests {
                     let mean = Self::mean(part);
                     part.iter().map(|(x, w)| w * (x - mean).powi(2)).sum::<f64>()
                 };
-                let variance = (spread(before) + spread(after)) / (n - 2.0);
+                let has_fallen = Self::mean(after) < Self::mean(before);
+                let variance = match has_fallen {
+                    true => (spread(before) + spread(after)) / (n - 2.0),
+                    false => spread(after) / (after.len() as f64 - 1.0),
+                };
+                if (if has_fallen { before.len() } else { after.len() }) < LEAST as usize {
+                    return 0.0;
+                }
                 let m = 1.0 / (1.0 / weight(before) + 1.0 / weight(after));
                 let epsilon = (2.0 * variance * l / m).sqrt() + 2.0 / 3.0 * variance.sqrt() * usual.sqrt() * l / m;
                 (Self::mean(before) - Self::mean(after)).abs() / epsilon
             };
-            let cuts = (LEAST as usize..all.len()).map(|at| (at, strength(at)));
+            let cuts = (1..all.len()).map(|at| (at, strength(at)));
             cuts.filter(|(_, strength)| *strength > 1.0).reduce(|a, b| if b.1 > a.1 { b } else { a })
         }
 
@@ -309,6 +323,22 @@ mod tests {
                 prop_assert_eq!(through.add(x, weight, 1), resumed.add(x, weight, 1));
             }
             prop_assert_eq!(through, resumed);
+        }
+    }
+
+    #[test]
+    fn a_second_fall_soon_after_the_first_is_found_though_the_way_up_is_far() {
+        for seed in 0..20 {
+            let (mut adwin, mut rng) = (Adwin::new(1e-5), Rng::new(seed));
+            for fall in 0..5 {
+                let found: Vec<u32> = (0..60u32)
+                    .filter(|t| {
+                        let level = -100.0 * (-f64::from(*t)).exp();
+                        adwin.add(level + rng.uniform(), 64.0, 64).is_some()
+                    })
+                    .collect();
+                assert_eq!(found, if fall == 0 { vec![] } else { vec![0] }, "seed {seed}, fall {fall}");
+            }
         }
     }
 
