@@ -33,7 +33,8 @@ use super::Fall;
 /// Buckets of one size, the M of the paper.
 const PER_SIZE: usize = 5;
 
-/// Observations before a fall, or after a rise, at the least: fewer do not tell how far they usually are from each other.
+/// Observations before a fall, or after a rise, at the least: fewer do not tell how far they usually are from each
+/// other.
 const LEAST: u64 = 16;
 
 /// Differences below this share of the likelihoods themselves are rounding.

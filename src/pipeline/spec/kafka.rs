@@ -138,6 +138,8 @@ fn flatten(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use crate::pipeline::spec::PipelineSpec;
 
     fn parse(rest: &str) -> crate::error::Result<PipelineSpec> {
@@ -154,7 +156,7 @@ mod tests {
         let kafka = spec.source.kafka.as_ref().unwrap();
         assert_eq!((&kafka.partitions[..], kafka.options.len()), (&[0, 3][..], 3));
         assert!(spec.source.is_live() && spec.source.has_fixed_order());
-        assert_eq!(spec.batch.max_wait, None, "round-robin batches are full");
+        assert_eq!(spec.batch.max_wait, Some(Duration::MAX), "round-robin batches are full");
         let text = spec.to_toml().unwrap();
         assert!(text.contains("${SECRET}"), "{text}");
         assert_eq!(PipelineSpec::parse(&text, "resolved.toml").unwrap(), spec, "{text}");

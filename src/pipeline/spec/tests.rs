@@ -304,7 +304,7 @@ fn the_former_name_of_a_column_of_json_lines_is_still_read() {
 fn one_file_of_lines_or_tokens_is_followed_and_standard_input_is_arrow_or_lines() {
     let followed = parse("[source]\nfiles = \"a.jsonl\"\nfollow = true\non_gap = \"skip\"").unwrap();
     assert!(followed.source.is_live() && followed.source.has_fixed_order() && followed.learn.epochs.is_none());
-    assert_eq!((followed.source.on_gap, followed.batch.max_wait), (OnGap::Skip, None));
+    assert_eq!((followed.source.on_gap, followed.batch.max_wait), (OnGap::Skip, Some(Duration::MAX)));
     assert_eq!(PipelineSpec::parse(&followed.to_toml().unwrap(), "resolved.toml").unwrap(), followed);
     let piped = parse("[source]\nfiles = \"-\"\nformat = \"jsonl\"\ncolumns = [\"a\", \"b\"]").unwrap();
     assert!(piped.source.is_live() && !piped.source.has_fixed_order() && piped.batch.max_wait.is_some());
