@@ -315,7 +315,7 @@ fn one_file_of_lines_or_tokens_is_followed_and_standard_input_is_arrow_or_lines(
         ("\"a.jsonl.zst\"\nfollow = true", "not compressed"),
         ("\"a.parquet\"\nfollow = true", "follows JSON lines (.jsonl) or flat tokens (.bin)"),
         ("\"-\"\nformat = \"jsonl\"\nfollow = true", "without being followed"),
-        ("\"a.jsonl\"\non_gap = \"skip\"", "has no meaning for files that are not followed"),
+        ("\"a.jsonl\"\non_gap = \"skip\"", "has no meaning for files that are neither followed nor watched"),
         ("\"a.jsonl\"\nfollow = true\ndigest = \"whole\"", "has no meaning for a live stream"),
         ("\"-\"\nformat = \"npy\"", "standard input is an Arrow stream, or JSON lines"),
         ("[\"-\", \"a.jsonl\"]\nformat = \"jsonl\"", "standard input is read alone"),
