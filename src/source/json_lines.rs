@@ -1,7 +1,7 @@
 //! JSON lines as they come through a pipe: a `LiveSource` that cannot go back.
 //!
 //! The first line decides, with [`Columns`], what all of them mean; opening waits for it. A window is what has arrived,
-//! at most [`WINDOW_LINES`] lines. Nothing can be read again: after a crash the producer decides what comes next. A
+//! at most 1,000 lines. Nothing can be read again: after a crash the producer decides what comes next. A
 //! last line without its newline is a line.
 
 use std::io::Read;
