@@ -15,7 +15,8 @@ use crate::rng::Rng;
 /// A view is made between two batches and never changes: all its answers are of the same parameters, the averaged ones
 /// where the optimizer keeps an average. It is cheap to clone and may be asked from any number of threads at once. Each
 /// question is computed on the thread that asks, or for many rows on the rayon pool of that thread, so it neither waits
-/// for a batch that is being learned nor changes what is learned. The bits do not depend on the number of threads. To see newer parameters, ask the learner for another view.
+/// for a batch that is being learned nor changes what is learned. The bits do not depend on the number of threads. To
+/// see newer parameters, ask the learner for another view.
 ///
 /// ```
 /// use anemone::{Batch, Categorical, Learner, hmm};

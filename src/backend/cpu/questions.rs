@@ -17,7 +17,7 @@ use super::forward::{self, Pass};
 use super::kernels::Arithmetic;
 use super::kernels::product::{LeftScratch, Matrix, MatrixMut, Packed, multiply};
 use super::packed::{PackedWeights, pack_both};
-use super::scaled::SOME_LOSS;
+use super::scaled::{SAFE_BITS, SOME_LOSS};
 use super::shared::ReadOnly;
 use super::tile::{Tile, TileState, resident_rows};
 use crate::backend::micro_batch::pieces;
@@ -359,10 +359,18 @@ impl FlowTile<'_> {
         }
     }
 
-    /// Everything that was dropped on the way up adds up to less than p(x)·2^−this.
+    /// Everything that was dropped on the way up adds up to less than p(x)·2^−this. A sum forgets what was dropped
+    /// below it once its values are SAFE_BITS above, so that much is all that is known of a row that has dropped
+    /// anything anywhere.
     pub fn bits_above_loss(&self, row: usize) -> i64 {
-        let root = self.state.scales[self.tile.scale_span(self.questions.plan.root_value).start + row];
-        if root.loss <= SOME_LOSS { i64::MAX } else { root.exponent - root.loss }
+        let Self { tile, state, questions, .. } = self;
+        let mut of_row = state.scales.iter().skip(row).step_by(tile.num_rows());
+        if of_row.all(|scale| scale.loss <= SOME_LOSS) {
+            return i64::MAX;
+        }
+        let root = state.scales[tile.scale_span(questions.plan.root_value).start + row];
+        let forgotten = SAFE_BITS - i64::from(questions.plan.num_scales.ilog2()) - 1;
+        if root.loss <= SOME_LOSS { forgotten } else { forgotten.min(root.exponent - root.loss) }
     }
 
     /// out\[r, c\] = Σ over the units of a leaf of flow·p(c), for some rows and all categories.
