@@ -106,7 +106,8 @@ impl View {
     }
 
     /// Draws `num_samples` completions of every row: missing cells from their exact distribution given the others. Row
-    /// `r·num_samples + k` of the answer is completion `k` of row `r`.
+    /// `r·num_samples + k` of the answer is completion `k` of row `r`. A seed draws the same on any number of threads;
+    /// another instruction set rounds otherwise, which changes one draw in some million.
     pub fn sample_given(&self, evidence: &Batch, num_samples: usize, seed: u64) -> Result<Batch> {
         query::sample_given_of(&self.evaluator, evidence, num_samples, &mut Rng::new(seed))
     }
