@@ -1,7 +1,8 @@
 //! The product of matrices in which the largest term stands for the sum.
 //!
-//! out\[r, u\] = max_c left\[r, c\]·right\[c, u\]. The right operand is packed as for [`multiply`](super::product::multiply). A tile of the result stays in registers
-//! while all steps of depth pass: one multiplication and one comparison for each term.
+//! out\[r, u\] = max_c left\[r, c\]·right\[c, u\]. The right operand is packed as for
+//! [`multiply`](super::product::multiply). A tile of the result stays in registers while all steps of depth pass: one
+//! multiplication and one comparison for each term.
 
 use super::product::{Matrix, MatrixMut, Packed, Part};
 use super::{Arithmetic, multiversion};
