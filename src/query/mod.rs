@@ -1,9 +1,11 @@
-//! What one can ask parameters: samples, completions, conditional probabilities.
+//! What one can ask parameters: samples, completions, conditional probabilities; of chains the next symbol, constraints.
 //!
 //! Everything here is a pure function of a circuit, its parameters and a seed. Marginals are log-likelihoods of rows
 //! with missing cells, which a backend computes. `learner::View` asks all of it of one moment of a learner.
 
+pub mod chain;
 mod conditional;
+pub mod dfa;
 mod draw;
 mod sample;
 mod sample_given;
