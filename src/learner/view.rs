@@ -7,6 +7,8 @@ use crate::backend::cpu::Evaluator;
 use crate::circuit::{Circuit, Params};
 use crate::data::Batch;
 use crate::error::Result;
+use crate::query::chain::{Chain, Constrained};
+use crate::query::dfa::Dfa;
 use crate::query::{self, Conditional, Function, Mpe, Posterior, PosteriorMarginals, Surprise};
 use crate::rng::Rng;
 
@@ -155,6 +157,21 @@ impl View {
     /// their unit. A row that is impossible is an error that names it.
     pub fn mpe(&self, batch: &Batch) -> Result<Mpe> {
         query::mpe(&self.evaluator, batch)
+    }
+
+    /// The hidden Markov model that the circuit is; an error if it is none.
+    pub fn chain(&self) -> Result<Chain<'_>> {
+        Chain::of(self.circuit(), self.params())
+    }
+
+    /// p(next symbol | prefix) of every symbol, of a chain.
+    pub fn next_symbol(&self, prefix: &[u32]) -> Result<Vec<f64>> {
+        Ok(self.chain()?.next_symbols(&[prefix])?.remove(0))
+    }
+
+    /// A chain under a constraint on its first `length` symbols: probabilities, next symbols, samples.
+    pub fn constrained(&self, constraint: Dfa, length: usize) -> Result<Constrained<'_>> {
+        Constrained::new(self.chain()?, constraint, length)
     }
 }
 

@@ -1,10 +1,13 @@
-//! What one can ask parameters: conditionals, posterior marginals, expectations, surprise, completions, samples.
+//! What one can ask parameters: conditionals, posterior marginals, expectations, surprise, completions, samples; of chains
+//! the next symbol, and all of that under constraints.
 //!
 //! Everything here is a pure function of a circuit, its parameters and a seed. Marginals are log-likelihoods of rows
 //! with missing cells, which a backend computes; the rest is read off the passes of `backend::cpu::questions`, and of
 //! `circuit::log_values` for rows that those cannot hold. `learner::View` asks all of it of one moment of a learner.
 
+pub mod chain;
 mod conditional;
+pub mod dfa;
 mod draw;
 mod expectations;
 mod input_posteriors;

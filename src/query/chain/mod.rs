@@ -95,6 +95,12 @@ impl Chain<'_> {
         )))
     }
 
+    /// log p(prefix), in nats: of the first symbols, whatever follows them.
+    pub fn log_likelihood(&self, prefix: &[u32]) -> Result<f64> {
+        self.check_length(prefix.len())?;
+        self.filter(prefix).map(|filtered| filtered.log_likelihood)
+    }
+
     /// One pass forwards over a prefix.
     pub(crate) fn filter(&self, prefix: &[u32]) -> Result<Filtered> {
         let mut state = self.initial.clone();
@@ -155,6 +161,3 @@ fn pieces(num_symbols: usize) -> impl Iterator<Item = (usize, usize)> {
     const TOGETHER: usize = 512;
     (0..num_symbols).step_by(TOGETHER).map(move |from| (TOGETHER.min(num_symbols - from), from))
 }
-
-#[cfg(test)]
-mod tests;

@@ -76,6 +76,9 @@ impl Shape {
                         return Err(format!("the input of variable {var} is permuted"));
                     }
                     shape.emissions.push(expected(found, param)?);
+                    if circuit.node(rest.node).units != num_states {
+                        return Err("units are left out or repeated".into());
+                    }
                     let first = rest.map.iter().map(|map| Map::Permuted(map.clone())).collect();
                     let (maps, next) = maps_below(circuit, rest.node, first)?;
                     if circuit.node(next).units != num_states {
@@ -112,6 +115,9 @@ fn maps_below(circuit: &Circuit, from: NodeId, mut maps: Vec<Map>) -> std::resul
             }
             NodeKind::Product { factors } if factors.len() == 1 => {
                 maps.extend(factors[0].map.iter().map(|map| Map::Permuted(map.clone())));
+                if circuit.node(factors[0].node).units != circuit.node(at).units {
+                    return Err("units are left out or repeated".into());
+                }
                 at = factors[0].node;
             }
             _ => return Ok((maps, at)),

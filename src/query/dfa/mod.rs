@@ -226,6 +226,3 @@ fn check_states(states: usize) -> Result<()> {
          or smaller repetitions"
     )))
 }
-
-#[cfg(test)]
-mod tests;
