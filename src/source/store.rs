@@ -103,9 +103,8 @@ impl Store for MemoryStore {
     }
 
     fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Fetch<Vec<(String, Looks)>>> {
-        let below = |(name, content): (&String, &Bytes)| {
-            below(name, folder).is_some().then(|| (name.clone(), looks(content)))
-        };
+        let below =
+            |(name, content): (&String, &Bytes)| below(name, folder).is_some().then(|| (name.clone(), looks(content)));
         Box::pin(async move { Ok(self.files.iter().filter_map(below).collect()) })
     }
 }
@@ -187,7 +186,7 @@ impl Shard {
             Origin::Local { absolute, .. } => retry(|| read_file(absolute.clone(), range.clone())).await,
             Origin::Store { store, path } => {
                 retry(|| store.read(path, range.clone(), self.looks.version.as_deref())).await
-            },
+            }
         };
         let bytes = bytes.map_err(|trouble| failed(&self.name, trouble))?;
         if bytes.len() as u64 != range.end - range.start {
