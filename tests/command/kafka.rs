@@ -394,11 +394,12 @@ fn topics_begin_at_a_time_get_partitions_are_compacted_and_vanish() {
     // Holes in the offsets of a compacted topic are no gap, and on_gap = "fail" says nothing of them.
     let compacted = topic("compacted", 1)
         .set("cleanup.policy", "compact")
-        .set("segment.bytes", "50000")
+        .set("segment.bytes", "400000") // more than a batch of the producer
+        .set("segment.ms", "100")
         .set("min.cleanable.dirty.ratio", "0.01")
         .set("max.compaction.lag.ms", "100");
     broker.create(compacted);
-    let keyed = |row: usize| (Some(format!("k{}", row % 300)), None);
+    let keyed = |row: usize| (Some(format!("k{}", row % 1500)), None);
     for part in 0..6 {
         broker.send_to("compacted", 0, 1000 * part..1000 * (part + 1), keyed);
     }
@@ -453,7 +454,7 @@ fn messages_after_compaction(broker: &Broker, topic: &str, sent: usize) -> usize
         consumer.assign(&list).unwrap();
         let mut count = 0;
         loop {
-            let message = consumer.poll(Duration::from_secs(10)).expect("a message in ten seconds").unwrap();
+            let message = consumer.poll(Duration::from_secs(20)).expect("a message within 20 seconds").unwrap();
             count += 1;
             if rdkafka::Message::offset(&message) as usize + 1 == sent {
                 break;
