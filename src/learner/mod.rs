@@ -38,7 +38,7 @@ pub use checkpoint::{Checkpoint, CheckpointMeta};
 pub use folder::{CheckpointFolder, Hold, Latest, is_checkpoint_folder, latest, list};
 pub use identity::{Identity, circuit_digest};
 pub use progress::{Prequential, Progress};
-pub use recent_rows::{DEFAULT_WINDOW_ROWS, RecentRows};
+pub use recent_rows::{DEFAULT_MEAN_ROWS, RecentRows};
 pub use snapshot::Snapshot;
 pub use view::View;
 
@@ -116,14 +116,7 @@ impl Learner {
         let identity = Identity { circuit_spec, optimizer: optimizer.name().into(), ..Identity::default() };
         let keeper = Keeper { identity, kept: KEPT, folder: Mutex::default() };
         let (device, name, precision) = (Device::Cpu, "made by the caller".into(), TrainingPrecision::default());
-        Self::start(
-            backend,
-            optimizer,
-            Place { device, name, why: None, precision },
-            keeper,
-            DEFAULT_WINDOW_ROWS,
-            resume,
-        )
+        Self::start(backend, optimizer, Place { device, name, why: None, precision }, keeper, DEFAULT_MEAN_ROWS, resume)
     }
 
     fn start(
@@ -131,7 +124,7 @@ impl Learner {
         mut optimizer: Box<dyn Optimizer>,
         place: Place,
         keeper: Keeper,
-        window_rows: u64,
+        mean_rows: u64,
         resume: Option<&Checkpoint>,
     ) -> Result<Self> {
         let mut progress = Progress::default();
@@ -143,7 +136,7 @@ impl Learner {
             }
             progress = checkpoint.meta.progress.clone();
         }
-        progress.recent_rows.set_length(window_rows);
+        progress.recent_rows.set_length(mean_rows);
         let circuit = backend.circuit().clone();
         let public = Arc::new(Mutex::new(progress.clone()));
         let (commands, queue) = async_channel::bounded(QUEUE);

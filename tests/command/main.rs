@@ -21,4 +21,5 @@ mod older_runs;
 mod pipelines;
 mod report;
 mod service;
+mod stores;
 mod watch;
