@@ -3,6 +3,8 @@
 //! They are the flows of the inputs (docs/MATH.md, "Posterior marginals"), of a tile where it holds the row, and else
 //! of `log_derivatives`.
 
+use std::borrow::Cow;
+
 use crate::backend::cpu::{Evaluator, FlowTile};
 use crate::circuit::log_derivatives::log_derivatives;
 use crate::circuit::log_values::{Row, log_values};
@@ -14,7 +16,7 @@ pub(super) enum InputWeights<'t, 'a> {
     /// As the tile holds them.
     Tile(&'t FlowTile<'a>, usize),
     /// Of every leaf.
-    Rescued(Vec<Vec<f32>>),
+    Rescued(Cow<'t, [Vec<f32>]>),
 }
 
 impl<'t, 'a> InputWeights<'t, 'a> {
@@ -26,7 +28,7 @@ impl<'t, 'a> InputWeights<'t, 'a> {
             return Ok(Self::Tile(tile, row));
         }
         let rescued = if log_likelihood.is_none() { rescued_weights(evaluator, batch, at) } else { None };
-        rescued.map(Self::Rescued).ok_or_else(|| impossible(at))
+        rescued.map(|weights| Self::Rescued(weights.into())).ok_or_else(|| impossible(at))
     }
 
     /// Of the units of a leaf.

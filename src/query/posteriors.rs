@@ -180,7 +180,7 @@ fn tile_marginals(evaluator: &Evaluator, tile: &mut FlowTile<'_>, batch: &Batch)
     let mut rescued = vec![None; rows.len()];
     for (row, rescued) in rescued.iter_mut().enumerate() {
         if let InputWeights::Rescued(weights) = InputWeights::of(evaluator, tile, batch, row)? {
-            *rescued = Some(weights);
+            *rescued = Some(weights.into_owned());
         }
     }
     let is_missing = |var: usize| move |row: &usize| batch.is_missing(rows.start + row, var);
@@ -212,7 +212,7 @@ fn tile_marginals(evaluator: &Evaluator, tile: &mut FlowTile<'_>, batch: &Batch)
         }
         for row in aside {
             let weights = match &rescued[row] {
-                Some(weights) => InputWeights::Rescued(weights.clone()),
+                Some(weights) => InputWeights::Rescued(weights[..].into()),
                 None => InputWeights::Tile(tile, row),
             };
             let posterior = Posterior::new(evaluator, var, &weights);
