@@ -5,7 +5,7 @@
 //! from `log_values` (docs/MATH.md, "Posterior marginals" and "Surprise").
 
 use super::log_values::LogValues;
-use super::{Circuit, NodeKind};
+use super::{Circuit, Factor, NodeKind};
 
 /// log ∂p/∂p_n, by node, then unit; −∞ where a unit has no way to the root.
 pub(crate) fn log_derivatives(circuit: &Circuit, theta: &[f32], values: &LogValues) -> Vec<Vec<f64>> {
@@ -18,19 +18,18 @@ pub(crate) fn log_derivatives(circuit: &Circuit, theta: &[f32], values: &LogValu
             NodeKind::Input { .. } => {}
             NodeKind::Product { factors } => {
                 for (unit, &own) in own.iter().enumerate().filter(|(_, own)| **own > f64::NEG_INFINITY) {
-                    let place = |f: &super::Factor| (f.node.index(), f.map.as_ref().map_or(unit, |m| m[unit] as usize));
-                    let of = |f: &super::Factor| values[place(f).0][place(f).1];
-                    // Without the factors that are zero: if there is one, only its own derivative is not.
-                    let zeros = factors.iter().filter(|f| of(f) == f64::NEG_INFINITY).count();
-                    let total: f64 = factors.iter().map(of).filter(|v| *v > f64::NEG_INFINITY).sum();
-                    for factor in factors {
-                        let others = match (zeros, of(factor) == f64::NEG_INFINITY) {
-                            (0, _) => total - of(factor),
-                            (1, true) => total,
-                            _ => continue,
-                        };
+                    let place = |f: &Factor| (f.node.index(), f.map.as_ref().map_or(unit, |m| m[unit] as usize));
+                    // What lies behind each factor, and on the way what lies before it. Not the whole product without
+                    // the factor: far out its logarithm has no digits left for the others, and it may be −∞.
+                    let mut behind = vec![0.0; factors.len()];
+                    for (i, factor) in factors.iter().enumerate().skip(1).rev() {
+                        behind[i - 1] = behind[i] + values[place(factor).0][place(factor).1];
+                    }
+                    let mut before = own;
+                    for (factor, behind) in factors.iter().zip(behind) {
                         let (child, at) = place(factor);
-                        down[child][at] = log_add(down[child][at], own + others);
+                        down[child][at] = log_add(down[child][at], before + behind);
+                        before += values[child][at];
                     }
                 }
             }

@@ -3,6 +3,8 @@
 //! They are the flows of the inputs (docs/MATH.md, "Posterior marginals"), of a tile where it holds the row, and else
 //! of `log_derivatives`.
 
+use std::borrow::Cow;
+
 use crate::backend::cpu::{Evaluator, FlowTile};
 use crate::circuit::log_derivatives::log_derivatives;
 use crate::circuit::log_values::{Row, log_values};
@@ -14,7 +16,7 @@ pub(super) enum InputWeights<'t, 'a> {
     /// As the tile holds them.
     Tile(&'t FlowTile<'a>, usize),
     /// Of every leaf.
-    Rescued(Vec<Vec<f32>>),
+    Rescued(Cow<'t, [Vec<f32>]>),
 }
 
 impl<'t, 'a> InputWeights<'t, 'a> {
@@ -26,7 +28,7 @@ impl<'t, 'a> InputWeights<'t, 'a> {
             return Ok(Self::Tile(tile, row));
         }
         let rescued = if log_likelihood.is_none() { rescued_weights(evaluator, batch, at) } else { None };
-        rescued.map(Self::Rescued).ok_or_else(|| impossible(at))
+        rescued.map(|weights| Self::Rescued(weights.into())).ok_or_else(|| impossible(at))
     }
 
     /// Of the units of a leaf.
@@ -38,19 +40,23 @@ impl<'t, 'a> InputWeights<'t, 'a> {
     }
 }
 
-/// The flows of all leaves for a row, in log space; `None` for one that is impossible.
+/// The flows of all leaves for a row, by variable up to a factor, in log space; `None` for one that is impossible.
 pub(super) fn rescued_weights(evaluator: &Evaluator, batch: &Batch, row: usize) -> Option<Vec<Vec<f32>>> {
     let (circuit, theta) = (&**evaluator.circuit(), evaluator.params().values());
     let values = log_values(circuit, theta, Row::Of(batch, row));
-    let log_likelihood = values.log_likelihood();
-    if log_likelihood == f64::NEG_INFINITY {
+    if values.log_likelihood() == f64::NEG_INFINITY {
         return None;
     }
     let down = log_derivatives(circuit, theta, &values);
-    let of_leaf = |leaf: usize| {
+    let logs = |leaf: usize| {
         let node = evaluator.leaves()[leaf].node.index();
-        let each = down[node].iter().zip(&values.nodes()[node]);
-        each.map(|(down, value)| (down + value - log_likelihood).exp() as f32).collect()
+        down[node].iter().zip(&values.nodes()[node]).map(|(down, value)| down + value)
+    };
+    let of_leaf = |leaf: usize| {
+        // Relative to the largest of the variable, not to p(x): far out that has no digits left to compare with.
+        let all = evaluator.leaves_of(evaluator.leaves()[leaf].var).iter();
+        let top = all.flat_map(|&leaf| logs(leaf)).fold(f64::NEG_INFINITY, f64::max);
+        logs(leaf).map(|log| (log - top).exp() as f32).collect()
     };
     Some((0..evaluator.leaves().len()).map(of_leaf).collect())
 }

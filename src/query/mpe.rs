@@ -5,7 +5,7 @@
 //! choices of all sums: in a chain the states, so that this is Viterbi's path. It does *not* maximise p(values), in
 //! which latents are summed out; see docs/MATH.md, "Most probable explanation".
 
-use super::draw::{Guide, descend, narrowest};
+use super::draw::{RowsGuide, descend_rows, narrowest};
 use super::input_posteriors::impossible;
 use crate::backend::cpu::{Evaluator, Mixing, ValueTile};
 use crate::circuit::log_values::panel;
@@ -46,26 +46,27 @@ pub(crate) fn mpe(evaluator: &Evaluator, batch: &Batch) -> Result<Mpe> {
     let num_vars = circuit.num_vars();
     let tiles = evaluator.with_values(batch, Mixing::Max, |tile| {
         let count = tile.rows().len();
-        // [vars × rows], row index fastest.
-        let mut best =
-            Completion { evaluator, batch, row: 0, at: 0, count, values: vec![0.0; num_vars * count], log_joint: 0.0 };
-        let mut log_joints = Vec::with_capacity(count);
-        for row in 0..count {
-            (best.row, best.at, best.log_joint) = (row, tile.rows().start + row, 0.0);
-            match tile.log_value(row) {
-                Some(f64::NEG_INFINITY) => return Err(impossible(best.at)),
-                Some(_) => descend(circuit, &mut Linear { best: &mut best, tile }),
+        let mut rescued = Vec::with_capacity(count);
+        for (row, at) in tile.rows().enumerate() {
+            let (values, log_value) = match tile.log_value(row) {
+                Some(log_value) => (None, log_value),
                 None => {
-                    let values = log_maxima(evaluator, batch, best.at);
-                    if values[circuit.root().index()][0] == f64::NEG_INFINITY {
-                        return Err(impossible(best.at));
-                    }
-                    descend(circuit, &mut Logarithmic { best: &mut best, values: &values });
+                    let values = log_maxima(evaluator, batch, at);
+                    let log_value = values[circuit.root().index()][0];
+                    (Some(values), log_value)
                 }
+            };
+            if log_value == f64::NEG_INFINITY {
+                return Err(impossible(at));
             }
-            log_joints.push(best.log_joint);
+            rescued.push(values);
         }
-        Ok((best.values, log_joints))
+        // [vars × rows], row index fastest.
+        let values = vec![0.0; num_vars * count];
+        let mut best =
+            Completion { evaluator, batch, tile, rescued, values, joints: vec![LogProduct::default(); count] };
+        descend_rows(circuit, count, &mut best);
+        Ok((best.values, best.joints.iter().map(LogProduct::log).collect::<Vec<_>>()))
     })?;
     let tiles: Vec<(Vec<f64>, Vec<f64>)> = tiles.into_iter().collect::<Result<_>>()?;
     let columns = (0..num_vars).map(|var| {
@@ -92,98 +93,103 @@ fn has_latents(evaluator: &Evaluator) -> bool {
     })
 }
 
-/// What the ways down have found.
+/// What the ways down have found; rows are counted from the tile's first.
 struct Completion<'a> {
     evaluator: &'a Evaluator,
     batch: &'a Batch,
-    /// The row that is completed, in the tile and in the batch.
-    row: usize,
-    at: usize,
-    count: usize,
+    tile: &'a ValueTile<'a>,
+    /// Values of the rows that the tile does not hold, in log space.
+    rescued: Vec<Option<Vec<Vec<f64>>>>,
     values: Vec<f64>,
-    log_joint: f64,
+    joints: Vec<LogProduct>,
 }
 
-impl Completion<'_> {
-    fn weights(&self, group: &SumGroup, unit: usize) -> &[f32] {
-        let block = self.evaluator.circuit().layout().block(group.param);
-        let start = block.values.start + unit * block.values_per_row;
-        &self.evaluator.params().values()[start..start + block.values_per_row]
+impl RowsGuide for Completion<'_> {
+    fn choose(&mut self, row: usize, node: NodeId, index: usize, group: &SumGroup, unit: usize) -> usize {
+        let weights = weights(self.evaluator, group, unit);
+        let chosen = match &self.rescued[row] {
+            Some(values) => largest_log(weights, &panel(values, group)).0,
+            None => largest(weights, self.tile.panel(node, index, row)),
+        };
+        self.joints[row].multiply(f64::from(weights[chosen]));
+        chosen
     }
 
-    fn input(&mut self, var: usize, param: ParamId, unit: usize) {
-        let best = self.evaluator.best();
-        let (value, log) = if self.batch.is_missing(self.at, var) {
+    fn input(&mut self, row: usize, var: usize, param: ParamId, unit: usize) {
+        let (best, at) = (self.evaluator.best(), self.tile.rows().start + row);
+        let (value, log) = if self.batch.is_missing(at, var) {
             (best.values[param.index()][unit], best.logs[param.index()][unit])
         } else {
-            let value = self.batch.column(var).real(self.at);
-            (value, self.log_prob(param, unit, value))
+            let value = self.batch.column(var).real(at);
+            (value, log_prob(self.evaluator, param, unit, value))
         };
-        self.values[var * self.count + self.row] = value;
-        self.log_joint += log;
+        self.values[var * self.joints.len() + row] = value;
+        self.joints[row].log += log;
     }
+}
 
-    fn log_prob(&self, param: ParamId, unit: usize, value: f64) -> f64 {
-        let circuit = self.evaluator.circuit();
-        let (distribution, block) = (circuit.distribution(param), circuit.layout().block(param));
-        match distribution.is_table() {
-            true => {
-                let at = block.values.start + value as usize * block.units() + unit;
-                f64::from(self.evaluator.params().values()[at]).ln()
-            }
-            false => distribution.log_prob(&self.evaluator.params().row(param, unit), value),
+/// The logarithm of a product of many weights: they are multiplied as long as the range holds.
+#[derive(Clone, Debug)]
+struct LogProduct {
+    log: f64,
+    product: f64,
+}
+
+impl Default for LogProduct {
+    fn default() -> Self {
+        Self { log: 0.0, product: 1.0 }
+    }
+}
+
+impl LogProduct {
+    fn multiply(&mut self, weight: f64) {
+        self.product *= weight;
+        if self.product < 1e-200 {
+            self.log += self.product.ln();
+            self.product = 1.0;
         }
     }
+
+    fn log(&self) -> f64 {
+        self.log + self.product.ln()
+    }
 }
 
-/// By the values of a tile.
-struct Linear<'a, 'c> {
-    best: &'a mut Completion<'c>,
-    tile: &'a ValueTile<'a>,
+/// The weights of one unit of a group.
+fn weights<'a>(evaluator: &'a Evaluator, group: &SumGroup, unit: usize) -> &'a [f32] {
+    let block = evaluator.circuit().layout().block(group.param);
+    let start = block.values.start + unit * block.values_per_row;
+    &evaluator.params().values()[start..start + block.values_per_row]
 }
 
-impl Guide for Linear<'_, '_> {
-    fn choose(&mut self, node: NodeId, index: usize, group: &SumGroup, unit: usize) -> usize {
-        let (weights, panel) = (self.best.weights(group, unit), self.tile.panel(node, index, self.best.row));
-        let (mut chosen, mut most) = (0, -1.0);
-        for (c, (&weight, &value)) in weights.iter().zip(panel).enumerate() {
-            let term = weight * value;
-            if term > most {
-                (chosen, most) = (c, term);
-            }
+/// log f(value) of one unit of an input.
+fn log_prob(evaluator: &Evaluator, param: ParamId, unit: usize, value: f64) -> f64 {
+    let circuit = evaluator.circuit();
+    let (distribution, block) = (circuit.distribution(param), circuit.layout().block(param));
+    match distribution.is_table() {
+        true => {
+            let at = block.values.start + value as usize * block.units() + unit;
+            f64::from(evaluator.params().values()[at]).ln()
         }
-        self.best.log_joint += f64::from(weights[chosen]).ln();
-        chosen
-    }
-
-    fn input(&mut self, var: usize, param: ParamId, unit: usize) {
-        self.best.input(var, param, unit);
+        false => distribution.log_prob(&evaluator.params().row(param, unit), value),
     }
 }
 
-/// By values in log space.
-struct Logarithmic<'a, 'c> {
-    best: &'a mut Completion<'c>,
-    values: &'a [Vec<f64>],
-}
-
-impl Guide for Logarithmic<'_, '_> {
-    fn choose(&mut self, _: NodeId, _: usize, group: &SumGroup, unit: usize) -> usize {
-        let weights = self.best.weights(group, unit);
-        let (chosen, _) = largest_log(weights, &panel(self.values, group));
-        self.best.log_joint += f64::from(weights[chosen]).ln();
-        chosen
+/// The child with the largest w·v; the first of several.
+fn largest(weights: &[f32], panel: &[f32]) -> usize {
+    let (mut chosen, mut most) = (0, -1.0);
+    for (c, (&weight, &value)) in weights.iter().zip(panel).enumerate() {
+        let term = weight * value;
+        if term > most {
+            (chosen, most) = (c, term);
+        }
     }
-
-    fn input(&mut self, var: usize, param: ParamId, unit: usize) {
-        self.best.input(var, param, unit);
-    }
+    chosen
 }
 
 /// The log of the largest product below every unit, in double precision.
 fn log_maxima(evaluator: &Evaluator, batch: &Batch, row: usize) -> Vec<Vec<f64>> {
     let circuit = &**evaluator.circuit();
-    let looking = Completion { evaluator, batch, row: 0, at: row, count: 0, values: Vec::new(), log_joint: 0.0 };
     let mut nodes: Vec<Vec<f64>> = Vec::with_capacity(circuit.nodes().len());
     for node in circuit.nodes() {
         let values = match &node.kind {
@@ -192,7 +198,7 @@ fn log_maxima(evaluator: &Evaluator, batch: &Batch, row: usize) -> Vec<Vec<f64>>
             }
             NodeKind::Input { var, param } => {
                 let value = batch.column(*var).real(row);
-                (0..node.units).map(|unit| looking.log_prob(*param, unit, value)).collect()
+                (0..node.units).map(|unit| log_prob(evaluator, *param, unit, value)).collect()
             }
             NodeKind::Product { factors } => {
                 let of = |unit: usize, f: &crate::circuit::Factor| {
@@ -205,7 +211,7 @@ fn log_maxima(evaluator: &Evaluator, batch: &Batch, row: usize) -> Vec<Vec<f64>>
                 for group in groups {
                     let panel = panel(&nodes, group);
                     let units = circuit.params()[group.param.index()].units;
-                    values.extend((0..units).map(|unit| largest_log(looking.weights(group, unit), &panel).1));
+                    values.extend((0..units).map(|unit| largest_log(weights(evaluator, group, unit), &panel).1));
                 }
                 values
             }

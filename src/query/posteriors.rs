@@ -4,8 +4,6 @@
 //! "Posterior marginals"). [`PosteriorMarginals`] holds the numbers of a batch; where categories are many,
 //! [`Posterior`] shows the mixture instead, cell by cell, and computes what is asked of it.
 
-use rayon::prelude::*;
-
 use super::input_posteriors::InputWeights;
 use crate::backend::cpu::{Evaluator, FlowTile};
 use crate::data::Batch;
@@ -162,7 +160,6 @@ pub(crate) fn posterior_marginals(evaluator: &Evaluator, batch: &Batch) -> Resul
     let tiles: Vec<(Vec<Cell>, Vec<f32>)> = tiles.into_iter().collect::<Result<_>>()?;
     let mut all = PosteriorMarginals { cells: Vec::new(), tiles: Vec::with_capacity(tiles.len()) };
     for (mut cells, probabilities) in tiles {
-        cells.par_sort_unstable_by_key(|cell| (cell.row, cell.var));
         cells.iter_mut().for_each(|cell| {
             if let Place::Categories { tile, .. } = &mut cell.place {
                 *tile = all.tiles.len();
@@ -180,7 +177,7 @@ fn tile_marginals(evaluator: &Evaluator, tile: &mut FlowTile<'_>, batch: &Batch)
     let mut rescued = vec![None; rows.len()];
     for (row, rescued) in rescued.iter_mut().enumerate() {
         if let InputWeights::Rescued(weights) = InputWeights::of(evaluator, tile, batch, row)? {
-            *rescued = Some(weights);
+            *rescued = Some(weights.into_owned());
         }
     }
     let is_missing = |var: usize| move |row: &usize| batch.is_missing(rows.start + row, var);
@@ -205,14 +202,14 @@ fn tile_marginals(evaluator: &Evaluator, tile: &mut FlowTile<'_>, batch: &Batch)
             for (row, sums) in in_tile.iter().zip(sums.chunks_exact(cats)) {
                 let start = probabilities.len();
                 // What rounding has left of one, so that they sum to it.
-                let total: f64 = sums.iter().map(|&p| f64::from(p)).sum();
-                probabilities.extend(sums.iter().map(|&p| (f64::from(p) / total) as f32));
+                let scale = (1.0 / total(sums)) as f32;
+                probabilities.extend(sums.iter().map(|p| p * scale));
                 cells.push(Cell { row: first + row, var, place: Place::Categories { tile: 0, start, len: cats } });
             }
         }
         for row in aside {
             let weights = match &rescued[row] {
-                Some(weights) => InputWeights::Rescued(weights.clone()),
+                Some(weights) => InputWeights::Rescued(weights[..].into()),
                 None => InputWeights::Tile(tile, row),
             };
             let posterior = Posterior::new(evaluator, var, &weights);
@@ -232,5 +229,17 @@ fn tile_marginals(evaluator: &Evaluator, tile: &mut FlowTile<'_>, batch: &Batch)
             cells.push(Cell { row: first + row, var, place });
         }
     }
+    cells.sort_unstable_by_key(|cell| (cell.row, cell.var));
     Ok((cells, probabilities))
+}
+
+/// Σ of single-precision numbers, eight at a time and in double precision.
+fn total(values: &[f32]) -> f64 {
+    let mut lanes = [0f64; 8];
+    let chunks = values.chunks_exact(8);
+    let rest: f64 = chunks.remainder().iter().map(|&v| f64::from(v)).sum();
+    for chunk in chunks {
+        lanes.iter_mut().zip(chunk).for_each(|(lane, &v)| *lane += f64::from(v));
+    }
+    rest + lanes.iter().sum::<f64>()
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::draw::{Guide, descend, narrowest};
+use super::draw::{RowsGuide, descend_rows, narrowest};
 use super::table_draws::{self, MOST_WAITING, TableDraw};
 use crate::backend::cpu::{Evaluator, Mixing, ValueTile};
 use crate::circuit::log_values::{LogValues, Row, log_values};
@@ -113,77 +113,80 @@ fn complete_tile(
     seed: u64,
 ) -> Result<Draws> {
     let circuit = &**evaluator.circuit();
-    let mut draws = Draws::default();
+    let (mut kept, mut rngs) = (Vec::new(), Vec::new());
     for (i, row) in tile.rows().enumerate() {
-        let kept = match tile.log_value(i) {
-            Some(log_likelihood) => Kept::Tile(log_likelihood, i),
-            None => Kept::Logarithms(log_values(circuit, evaluator.params().values(), Row::Of(batch, row))),
-        };
-        let log_likelihood = match &kept {
-            Kept::Tile(log_likelihood, _) => *log_likelihood,
-            Kept::Logarithms(values) => values.log_likelihood(),
+        let (of_row, log_likelihood) = match tile.log_value(i) {
+            Some(log_likelihood) => (Kept::Tile, log_likelihood),
+            None => {
+                let values = log_values(circuit, evaluator.params().values(), Row::Of(batch, row));
+                let log_likelihood = values.log_likelihood();
+                (Kept::Logarithms(values), log_likelihood)
+            }
         };
         if log_likelihood == f64::NEG_INFINITY {
             let why = "the values that are kept have probability zero under the model, so nothing can be drawn given \
                        them; keep fewer, or leave the row out";
             return Err(Error::data(why).at_row((first + row) as u64));
         }
-        let mut completion = Completion {
-            evaluator,
-            batch,
-            tile,
-            row,
-            kept,
-            rng: Rng::stream(seed, (first + row) as u64),
-            num_drawn,
-            at: 0,
-            shares: Vec::new(),
-            draws,
-        };
-        for sample in 0..num_samples {
-            completion.at = (first + row) * num_samples + sample;
-            descend(circuit, &mut completion);
-        }
-        draws = completion.draws;
+        kept.push(of_row);
+        rngs.push(Rng::stream(seed, (first + row) as u64));
     }
-    Ok(draws)
+    let shares = Vec::new();
+    let draws = Draws::default();
+    let cells = Cells { first: (first + tile.rows().start) * num_samples, num_samples, num_drawn };
+    let mut completion = Completion { evaluator, batch, tile, kept, rngs, cells, sample: 0, shares, draws };
+    for sample in 0..num_samples {
+        completion.sample = sample;
+        descend_rows(circuit, tile.rows().len(), &mut completion);
+    }
+    Ok(completion.draws)
 }
 
-/// p_n(kept) of every unit of a row.
+/// Where the draws of a tile go.
+struct Cells {
+    /// The row of the answer for the first completion of the first row.
+    first: usize,
+    num_samples: usize,
+    num_drawn: usize,
+}
+
+/// Where p_n(kept) of every unit of a row is.
 enum Kept {
-    /// In the tile, whose row this is; with the root's logarithm.
-    Tile(f64, usize),
-    /// In log space.
+    /// In the tile.
+    Tile,
+    /// Here, in log space.
     Logarithms(LogValues),
 }
 
+/// The completions of a tile; rows are counted from its first.
 struct Completion<'a> {
     evaluator: &'a Evaluator,
     batch: &'a Batch,
     tile: &'a ValueTile<'a>,
-    row: usize,
-    kept: Kept,
-    rng: Rng,
-    num_drawn: usize,
-    /// The row of the answer that is being drawn.
-    at: usize,
+    /// Of every row,
+    kept: Vec<Kept>,
+    /// each with a stream of its own.
+    rngs: Vec<Rng>,
+    cells: Cells,
+    /// Which completion of every row is being drawn.
+    sample: usize,
     /// Of the children of the sum in hand; kept for its memory.
     shares: Vec<f64>,
     draws: Draws,
 }
 
-impl Guide for Completion<'_> {
+impl RowsGuide for Completion<'_> {
     /// In proportion to θ[n,c]·p_c(kept). Not by p_n(kept): far below zero its logarithm has too few digits for that.
-    fn choose(&mut self, node: NodeId, index: usize, group: &SumGroup, unit: usize) -> usize {
+    fn choose(&mut self, row: usize, node: NodeId, index: usize, group: &SumGroup, unit: usize) -> usize {
         let params = self.evaluator.params();
         let block = params.layout().block(group.param);
         let start = block.values.start + unit * block.values_per_row;
         let weights = &params.values()[start..start + block.values_per_row];
         let shares = &mut self.shares;
         shares.clear();
-        match &self.kept {
-            Kept::Tile(_, row) => {
-                let panel = self.tile.panel(node, index, *row);
+        match &self.kept[row] {
+            Kept::Tile => {
+                let panel = self.tile.panel(node, index, row);
                 shares.extend(weights.iter().zip(panel).map(|(&w, &v)| f64::from(w) * f64::from(v)));
             }
             Kept::Logarithms(values) => {
@@ -194,19 +197,20 @@ impl Guide for Completion<'_> {
                 shares.iter_mut().for_each(|share| *share = (*share - top).exp());
             }
         }
-        self.rng.weighted(shares.iter().copied())
+        self.rngs[row].weighted(shares.iter().copied())
     }
 
-    fn input(&mut self, var: usize, param: ParamId, unit: usize) {
-        if !self.batch.is_missing(self.row, var) {
+    fn input(&mut self, row: usize, var: usize, param: ParamId, unit: usize) {
+        if !self.batch.is_missing(self.tile.rows().start + row, var) {
             return;
         }
-        let cell = var * self.num_drawn + self.at;
-        let distribution = self.evaluator.circuit().distribution(param);
+        let Cells { first, num_samples, num_drawn } = self.cells;
+        let cell = var * num_drawn + first + row * num_samples + self.sample;
+        let (distribution, rng) = (self.evaluator.circuit().distribution(param), &mut self.rngs[row]);
         if distribution.is_table() {
-            self.draws.waiting.push(TableDraw { param, unit, point: self.rng.uniform(), cell });
+            self.draws.waiting.push(TableDraw { param, unit, point: rng.uniform(), cell });
         } else {
-            let value = distribution.sample(&self.evaluator.params().row(param, unit), &mut self.rng);
+            let value = distribution.sample(&self.evaluator.params().row(param, unit), rng);
             self.draws.values.push((cell, value));
         }
     }

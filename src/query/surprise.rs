@@ -92,7 +92,7 @@ fn from_flows(evaluator: &Evaluator, tile: &FlowTile<'_>, batch: &Batch, row: us
                 (low, high) = (low.min(value), high.max(value));
                 sum += f64::from(flow) / f64::from(value);
             }
-            if !(low > 0.0) {
+            if low.is_nan() || low <= 0.0 {
                 return false; // what this unit would contribute is not known
             }
             let scale = exponent as f64;

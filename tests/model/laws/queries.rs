@@ -283,14 +283,10 @@ fn no_bit_depends_on_threads_or_on_the_rows_beside() {
         assert!(one == on(3).install(|| ask(&batch)), "{}: three threads", case.name);
         let plain: Vec<u64> = view.log_likelihoods(&batch).unwrap().iter().map(|ll| ll.to_bits()).collect();
         assert_eq!(plain, one.4, "{}", case.name);
-        let (mut alone, mut cell) = (Vec::new(), 0);
         for row in [0, 131, 299] {
             let part = ask(&batch.slice(row..row + 1));
-            alone.push(row);
             assert_eq!((&part.0[0], part.2[0], &part.3[0]), (&one.0[row], one.2[row], &one.3[row]), "{}", case.name);
-            cell += part.1.len();
         }
-        assert!(cell > 0 && alone.len() == 3);
     }
 }
 
