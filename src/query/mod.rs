@@ -1,4 +1,4 @@
-//! What one can ask parameters: samples, completions, conditional probabilities; of chains the next symbol, constraints.
+//! What one can ask parameters: samples, completions, conditional probabilities; next symbols, constraints.
 //!
 //! Everything here is a pure function of a circuit, its parameters and a seed. Marginals are log-likelihoods of rows
 //! with missing cells, which a backend computes. `learner::View` asks all of it of one moment of a learner.
