@@ -1,14 +1,14 @@
 //! The way down: one child at every sum, all factors of every product, and so one input for each variable.
 //!
-//! `sample` and `condition` walk it alike and differ in how a sum chooses and in what becomes of an input.
+//! `sample`, `sample_given` and `mpe` walk it alike and differ in how a sum chooses and in what becomes of an input.
 
 use crate::circuit::{Circuit, NodeId, NodeKind, ParamId, SumGroup};
 use crate::data::Values;
 
 /// Decides where the way down leads.
 pub(super) trait Guide {
-    /// Which column of a group's weights unit `unit` of the group takes.
-    fn choose(&mut self, group: &SumGroup, unit: usize) -> usize;
+    /// Which column of a group's weights unit `unit` of the group takes; the group is number `index` of sum `node`.
+    fn choose(&mut self, node: NodeId, index: usize, group: &SumGroup, unit: usize) -> usize;
 
     /// Unit `unit` of an input was reached.
     fn input(&mut self, var: usize, param: ParamId, unit: usize);
@@ -25,16 +25,17 @@ pub(super) fn descend(circuit: &Circuit, guide: &mut impl Guide) {
             }
             NodeKind::Sum { groups } => {
                 let mut unit = unit;
-                let group = groups
+                let (index, group) = groups
                     .iter()
-                    .find(|g| {
+                    .enumerate()
+                    .find(|(_, g)| {
                         let units = circuit.params()[g.param.index()].units;
                         let here = unit < units;
                         unit -= if here { 0 } else { units };
                         here
                     })
                     .expect("a sum has as many units as its groups together");
-                let mut chosen = guide.choose(group, unit);
+                let mut chosen = guide.choose(id, index, group, unit);
                 let child = group
                     .children
                     .iter()

@@ -2,7 +2,7 @@
 
 use super::draw::{Guide, descend, narrowest};
 use super::table_draws::{self, MOST_WAITING, TableDraw};
-use crate::circuit::{Circuit, ParamId, Params, SumGroup};
+use crate::circuit::{Circuit, NodeId, ParamId, Params, SumGroup};
 use crate::data::Batch;
 use crate::error::Result;
 use crate::rng::Rng;
@@ -46,7 +46,7 @@ impl Drawing<'_> {
 }
 
 impl Guide for Drawing<'_> {
-    fn choose(&mut self, group: &SumGroup, unit: usize) -> usize {
+    fn choose(&mut self, _: NodeId, _: usize, group: &SumGroup, unit: usize) -> usize {
         let positions = self.params.layout().block(group.param).value_positions(unit);
         self.rng.weighted(positions.map(|i| f64::from(self.params.values()[i])))
     }

@@ -16,6 +16,7 @@ mod first_use;
 mod follow;
 mod kafka;
 mod kill;
+mod mpi;
 mod older_runs;
 mod pipelines;
 mod report;

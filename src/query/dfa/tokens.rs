@@ -7,8 +7,8 @@ use super::{Dfa, MOST_STATES};
 use crate::error::{Error, Result};
 
 /// The automaton over tokens that accepts sequences whose text `bytes` accepts. `spelling` has the bytes of every
-/// token; a token without bytes never occurs, unless it is `end`: then the text ends with it, and the rest is padding. With
-/// `must_end` an end-of-text token has to be there.
+/// token; a token without bytes never occurs, unless it is `end`: then the text ends with it, and the rest is padding.
+/// With `must_end` an end-of-text token has to be there.
 pub fn over_tokens(bytes: &Dfa, spelling: &[Vec<u8>], end: Option<u32>, must_end: bool) -> Result<Dfa> {
     if bytes.num_symbols() != 256 {
         return Err(Error::option(format!("an automaton over {} symbols does not read bytes", bytes.num_symbols())));
