@@ -76,7 +76,7 @@ impl Rng {
 }
 
 /// The index at which the running sum of `weights` passes `left`, a point below their total.
-fn pick(mut left: f64, weights: impl Iterator<Item = f64>) -> usize {
+pub(crate) fn pick(mut left: f64, weights: impl Iterator<Item = f64>) -> usize {
     let mut last_positive = 0;
     for (i, w) in weights.enumerate() {
         if w > 0.0 {

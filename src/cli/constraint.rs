@@ -8,9 +8,7 @@ use clap::Args;
 use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::query::chain::{Chain, Constrained};
-use crate::query::dfa::{
-    Dfa, Order, contains, contains_words, matches_text, matches_tokens, over_tokens, text_length,
-};
+use crate::query::dfa::{Dfa, Order, contains, contains_words, matches_text, matches_tokens, over_tokens, text_length};
 
 /// Constraints on what is drawn from a hidden Markov model.
 #[derive(Args, Clone, Debug, Default)]

@@ -59,8 +59,8 @@ struct Place {
 
 const NOWHERE: u32 = u32::MAX;
 
-/// How much of the emissions leads from one state of the automaton to another: for each state (successor, p(symbols that
-/// lead there | hidden state)), successors in order.
+/// How much of the emissions leads from one state of the automaton to another: for each state (successor, p(symbols
+/// that lead there | hidden state)), successors in order.
 struct Edges(Vec<Vec<(usize, Vec<f64>)>>);
 
 /// Where a prefix has led.
@@ -90,8 +90,8 @@ impl<'a> Constrained<'a> {
         let bytes = num_slots.saturating_mul(chain.num_states() * 16);
         if bytes > MOST_BYTES {
             return Err(Error::option(format!(
-                "the constraint has {} states, and its tables over {length} positions and {} hidden states would take {} \
-                 MiB; use a smaller constraint or fewer symbols",
+                "the constraint has {} states, and its tables over {length} positions and {} hidden states would take \
+                 {} MiB; use a smaller constraint or fewer symbols",
                 dfa.num_states(),
                 chain.num_states(),
                 bytes >> 20
@@ -118,9 +118,9 @@ impl<'a> Constrained<'a> {
         if at.position == self.length {
             return Ok(if self.dfa.is_accepting(at.state) { 0.0 } else { f64::NEG_INFINITY });
         }
-        let probability = self.places[at.position].here(at.state, self.chain.num_states()).map_or(0.0, |here| {
-            at.filtered.state.iter().zip(here).map(|(p, w)| p * w).sum::<f64>()
-        });
+        let probability = self.places[at.position]
+            .here(at.state, self.chain.num_states())
+            .map_or(0.0, |here| at.filtered.state.iter().zip(here).map(|(p, w)| p * w).sum::<f64>());
         Ok(probability.ln().min(0.0)) // parameters sum to one to their rounding only
     }
 
@@ -136,8 +136,8 @@ impl<'a> Constrained<'a> {
         Ok(joint)
     }
 
-    /// p(constraint | prefix, next symbol) of every symbol: what the next-symbol probabilities of another model, such as
-    /// a language model, are multiplied with. Zero for a symbol that is impossible after the prefix.
+    /// p(constraint | prefix, next symbol) of every symbol: what the next-symbol probabilities of another model, such
+    /// as a language model, are multiplied with. Zero for a symbol that is impossible after the prefix.
     pub fn chances(&self, prefix: &[u32]) -> Result<Vec<f64>> {
         let at = self.before_the_end(prefix)?;
         let state: Vec<f32> = at.filtered.state.iter().map(|&p| p as f32).collect();
@@ -197,8 +197,8 @@ impl<'a> Constrained<'a> {
 
     fn unmet(&self, prefix: &[u32]) -> Error {
         Error::option(format!(
-            "the constraint cannot be met in {} symbols that begin with the {} of the prefix: allow more symbols, or ask \
-             for less",
+            "the constraint cannot be met in {} symbols that begin with the {} of the prefix: allow more symbols, or \
+             ask for less",
             self.length,
             prefix.len()
         ))
@@ -344,7 +344,7 @@ fn edges(chain: &Chain<'_>, dfa: &Dfa, length: usize) -> Vec<Arc<Edges>> {
 impl Edges {
     fn new(chain: &Chain<'_>, dfa: &Dfa, position: usize) -> Self {
         let states = chain.num_states();
-        // The one pass over the table: how much of each hidden state's emissions is in each class, `[classes × states]`.
+        // The one pass over the table: how much of each state's emissions is in each class, `[classes × states]`.
         let mut mass = vec![0.0f64; dfa.num_classes() * states];
         for (symbol, emitted) in chain.emissions(position).chunks_exact(states).enumerate() {
             let mass = &mut mass[dfa.class_of(symbol as u32) * states..][..states];

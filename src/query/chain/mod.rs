@@ -127,8 +127,8 @@ impl Chain<'_> {
         Ok(Filtered { log_likelihood, state })
     }
 
-    /// p(next symbol | prefix) of every symbol, for every prefix; one pass over the emissions serves all of them. Prefixes
-    /// may have different lengths, and none: that is the distribution of the first symbol.
+    /// p(next symbol | prefix) of every symbol, for every prefix; one pass over the emissions serves all of them.
+    /// Prefixes may have different lengths, and none: that is the distribution of the first symbol.
     pub fn next_symbols(&self, prefixes: &[&[u32]]) -> Result<Vec<Vec<f64>>> {
         let states: Vec<Filtered> = prefixes
             .par_iter()

@@ -1,7 +1,7 @@
 //! Finds the chain in a circuit, or says why there is none.
 
-use super::transition::{Block, Map, Transition};
 use super::Chain;
+use super::transition::{Block, Map, Transition};
 use crate::circuit::{Circuit, NodeId, NodeKind, ParamId, Params, SumGroup};
 use crate::error::{Error, Result};
 
@@ -27,13 +27,22 @@ impl<'a> Chain<'a> {
         if !emissions.iter().all(alike) {
             return Err(why("variables have different categories"));
         }
-        let is_homogeneous = emissions.iter().all(|id| *id == emissions[0]) && transitions.windows(2).all(|w| w[0] == w[1]);
+        let is_homogeneous =
+            emissions.iter().all(|id| *id == emissions[0]) && transitions.windows(2).all(|w| w[0] == w[1]);
         if is_homogeneous {
             emissions.truncate(1);
             transitions.truncate(1);
         }
         let initial = params.row(initial, 0).into_iter().map(f64::from).collect();
-        Ok(Self { params, initial, emissions, transitions, num_vars, num_symbols: num_symbols as usize, is_homogeneous })
+        Ok(Self {
+            params,
+            initial,
+            emissions,
+            transitions,
+            num_vars,
+            num_symbols: num_symbols as usize,
+            is_homogeneous,
+        })
     }
 }
 
@@ -46,7 +55,9 @@ struct Shape {
 
 impl Shape {
     fn of(circuit: &Circuit) -> std::result::Result<Self, String> {
-        let NodeKind::Sum { groups } = &circuit.node(circuit.root()).kind else { return Err("its root is no sum".into()) };
+        let NodeKind::Sum { groups } = &circuit.node(circuit.root()).kind else {
+            return Err("its root is no sum".into());
+        };
         let [group] = &groups[..] else { return Err("its root has several groups".into()) };
         let mut at = whole_child(circuit, group).ok_or("its root mixes several vectors")?;
         let num_states = circuit.node(at).units;

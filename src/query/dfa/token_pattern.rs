@@ -1,7 +1,7 @@
 //! Regular expressions over token ids: the notation of text patterns with numbers for characters.
 //!
-//! `17 4* (3 | 5-9) .{2} [^0 2-4]`: ids are separated by blanks, `5-9` is any id of that range, `.` any at all, brackets
-//! hold ids and ranges. The whole sequence has to match.
+//! `17 4* (3 | 5-9) .{2} [^0 2-4]`: ids are separated by blanks, `5-9` is any id of that range, `.` any at all,
+//! brackets hold ids and ranges. The whole sequence has to match.
 
 use super::pattern::{Pattern, complement, union};
 use super::{Dfa, nfa};

@@ -6,9 +6,9 @@
 use super::{Dfa, MOST_STATES};
 use crate::error::{Error, Result};
 
-/// The automaton over tokens that accepts sequences whose text `bytes` accepts. `spelling` has the bytes of every token;
-/// a token without bytes never occurs, unless it is `end`: then the text ends with it, and the rest is padding. With
-/// `must_end` an end-of-text token has to be there.
+/// The automaton over tokens that accepts sequences whose text `bytes` accepts. `spelling` has the bytes of every
+/// token; a token without bytes never occurs, unless it is `end`: then the text ends with it, and the rest is padding.
+/// With `must_end` an end-of-text token has to be there.
 pub fn over_tokens(bytes: &Dfa, spelling: &[Vec<u8>], end: Option<u32>, must_end: bool) -> Result<Dfa> {
     if bytes.num_symbols() != 256 {
         return Err(Error::option(format!("an automaton over {} symbols does not read bytes", bytes.num_symbols())));
@@ -31,7 +31,13 @@ pub fn over_tokens(bytes: &Dfa, spelling: &[Vec<u8>], end: Option<u32>, must_end
 
 /// Sequences of `least` to `most` tokens before the first end-of-text, or in all where there is none; behind the first
 /// there are only more of them. With `must_end` one has to be there.
-pub fn text_length(num_symbols: usize, end: Option<u32>, least: usize, most: Option<usize>, must_end: bool) -> Result<Dfa> {
+pub fn text_length(
+    num_symbols: usize,
+    end: Option<u32>,
+    least: usize,
+    most: Option<usize>,
+    must_end: bool,
+) -> Result<Dfa> {
     check_end(end, num_symbols, must_end)?;
     if most.is_some_and(|most| most < least) {
         return Err(Error::option(format!("a length of at least {least} and at most {}", most.unwrap_or(0))));

@@ -92,13 +92,7 @@ impl Dfa {
             Some(state) => shift + other.next(state, symbol),
         };
         let accepting = |state: usize| state.checked_sub(shift).is_some_and(|state| other.is_accepting(state));
-        let both = Self::from_fn(
-            self.num_symbols(),
-            shift + other.num_states(),
-            moved(self.start()),
-            next,
-            accepting,
-        )?;
+        let both = Self::from_fn(self.num_symbols(), shift + other.num_states(), moved(self.start()), next, accepting)?;
         both.reached()
     }
 
