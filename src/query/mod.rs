@@ -1,10 +1,5 @@
-<<<<<<< HEAD
-//! What one can ask parameters: conditionals, posterior marginals, expectations, surprise, completions, samples; of chains
-//! the next symbol, and all of that under constraints.
-=======
 //! What one can ask parameters: conditionals, posterior marginals, expectations, surprise, completions, samples; of
 //! chains next symbols and constraints.
->>>>>>> chains
 //!
 //! Everything here is a pure function of a circuit, its parameters and a seed. Marginals are log-likelihoods of rows
 //! with missing cells, which a backend computes; the rest is read off the passes of `backend::cpu::questions`, and of

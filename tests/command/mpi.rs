@@ -369,7 +369,8 @@ fn nodes(rank: usize, size: usize) -> Vec<(usize, usize)> {
     found
 }
 
-/// The sum over all shards: partial sums go to the owner of a slice, who adds them up in tree order; slices are gathered.
+/// The sum over all shards: partial sums go to the owner of a slice, who adds them up in tree order; then slices are
+/// gathered.
 fn summed(cluster: &Communicator) -> anemone::Result<Vec<f32>> {
     let (rank, size) = (cluster.rank(), cluster.size());
     let slice = |rank: usize| rank * NUMBERS / size..(rank + 1) * NUMBERS / size;

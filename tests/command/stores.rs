@@ -1,7 +1,7 @@
-//! A prefix of an S3 bucket that grows, on a server that speaks S3: killed and resumed, with an object that is replaced.
+//! A prefix of an S3 bucket that grows, on a server that speaks S3: killed and resumed; an object that is replaced.
 //!
-//! Clouds are not part of the usual build, so both come from the environment: `ANEMONE_S3` is the address of a server on
-//! loopback that takes unsigned requests (`moto_server -p 5005`: `http://127.0.0.1:5005`), `ANEMONE_S3_COMMAND` the
+//! Clouds are not part of the usual build, so both come from the environment: `ANEMONE_S3` is the address of a server
+//! on loopback that takes unsigned requests (`moto_server -p 5005`: `http://127.0.0.1:5005`), `ANEMONE_S3_COMMAND` the
 //! command, built with `--features aws`.
 
 use std::io::{Read, Write};

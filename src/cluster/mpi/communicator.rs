@@ -1,7 +1,7 @@
 //! Bytes between ranks: the collectives that sums in shard order are made of.
 //!
-//! All of them are *collective*: every rank calls them in the same order. Sums are not MPI's: their bits would depend on
-//! the number of ranks. A failure is an error with MPI's own words, of kind [`ErrorKind::RankLost`] where a rank is
+//! All of them are *collective*: every rank calls them in the same order. Sums are not MPI's: their bits would depend
+//! on the number of ranks. A failure is an error with MPI's own words, of kind [`ErrorKind::RankLost`] where a rank is
 //! gone; [`Communicator::shrink`] then makes a communicator of those that are left, where the library can.
 //!
 //! MPI counts in `int`: messages are cut below 2³¹ bytes, and the cuts follow from lengths that both ends know.
@@ -239,8 +239,8 @@ impl Communicator {
     fn gather_once(&self, own: &[u8], counts: &[c_int], places: &[c_int], all: &mut [u8]) -> Result<()> {
         let Library { allgatherv, constants, .. } = self.session.library;
         let byte = constants.byte;
-        // SAFETY: `counts` and `places` have an element per rank and lie within `all` (`check_lens`, `starts`); `own` has
-        // as many bytes as `counts` says of this rank; the buffers do not overlap, as one is borrowed mutably.
+        // SAFETY: `counts` and `places` have an element per rank and lie within `all` (`check_lens`, `starts`); `own`
+        // has as many bytes as `counts` says of this rank; the buffers do not overlap, as one is borrowed mutably.
         let code = unsafe {
             allgatherv(
                 own.as_ptr().cast(),

@@ -27,8 +27,8 @@ pub fn join() -> Result<Communicator> {
     {
         let (library, found) = (world.library(), world.size());
         return Err(failed(format!(
-            "{name} started {size} ranks, and {library} knows of {found}: the library is not the launcher's; start with \
-             the mpiexec of this library, or name the launcher's library in {LIBRARY_VARIABLE}"
+            "{name} started {size} ranks, and {library} knows of {found}: the library is not the launcher's; start \
+             with the mpiexec of this library, or name the launcher's library in {LIBRARY_VARIABLE}"
         )));
     }
     Ok(world)
