@@ -91,7 +91,7 @@ proptest! {
     #[test]
     fn smaller_automata_and_products_accept_the_same(a in 1usize..7, b in 1usize..7, seed: u64) {
         let (a, b) = (random_dfa(a, SYMBOLS, seed), random_dfa(b, SYMBOLS, seed ^ 1));
-        let (both, small, not) = (a.and(&b).unwrap(), a.minimise(), a.clone().not());
+        let (both, small, not) = (a.and(&b).unwrap(), a.minimise(), a.clone().complement());
         prop_assert!(small.num_states() <= a.num_states() && small.num_classes() <= a.num_classes());
         for length in 0..=LENGTH {
             for world in worlds(length, SYMBOLS) {

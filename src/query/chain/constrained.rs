@@ -129,7 +129,7 @@ impl<'a> Constrained<'a> {
         let at = self.before_the_end(prefix)?;
         let mut joint = self.joint(&at, |_, joint, _| joint);
         let total: f64 = joint.par_chunks(4096).map(|part| part.iter().sum::<f64>()).collect::<Vec<_>>().iter().sum();
-        if !(total > 0.0) {
+        if total.is_nan() || total <= 0.0 {
             return Err(self.unmet(prefix));
         }
         joint.iter_mut().for_each(|p| *p /= total);

@@ -113,7 +113,7 @@ impl Chain<'_> {
             let emitted = &self.emissions(step)[symbol as usize * self.num_states()..][..self.num_states()];
             state.iter_mut().zip(emitted).for_each(|(p, &e)| *p *= f64::from(e));
             let total: f64 = state.iter().sum();
-            if !(total > 0.0) {
+            if total.is_nan() || total <= 0.0 {
                 let why = format!("symbol {step}: it has probability zero under the model, so nothing follows from it");
                 return Err(Error::data(why).at("the prefix"));
             }

@@ -200,7 +200,7 @@ impl Dfa {
     }
 
     /// Accepts what it did not.
-    pub fn not(mut self) -> Self {
+    pub fn complement(mut self) -> Self {
         self.accepting.iter_mut().for_each(|accepting| *accepting = !*accepting);
         self
     }
