@@ -383,10 +383,12 @@ fn topics_begin_at_a_time_get_partitions_are_compacted_and_vanish() {
     broker.send_to("grows", 1, 400..800, plain);
     let mut child = run("grows", 1200, "");
     until_step("grows", 3, &mut child);
+    signal(&child, "-STOP"); // or it would be noticed while it is empty
     broker.administer(async |admin, options| {
         admin.create_partitions([&NewPartitions::new("grows", 3)], options).await.unwrap()
     });
     broker.send_to("grows", 2, 800..1200, plain);
+    signal(&child, "-CONT");
     let (is_good, said) = ends(child);
     assert!(is_good && said.contains("topic `grows`: there are 3 partitions now"), "{said}");
     check_ends(&place("grows")["cursor"], &[400, 400, 400]);

@@ -21,5 +21,4 @@ mod older_runs;
 mod pipelines;
 mod report;
 mod service;
-mod stores;
 mod watch;
