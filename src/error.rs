@@ -33,6 +33,8 @@ pub enum ErrorKind {
     Io,
     /// A device that is not there, that its driver cannot use, or whose memory does not suffice.
     Device,
+    /// A rank of a cluster that does not answer any more.
+    Lost,
     /// A defect of this program, such as a thread that panicked.
     Internal,
 }
@@ -86,6 +88,7 @@ impl Error {
         diverged Diverged
         unsupported Unsupported
         device Device
+        lost Lost
         internal Internal
     }
 

@@ -69,6 +69,7 @@ pub mod circuit;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
+pub mod cluster;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod compare;
