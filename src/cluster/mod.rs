@@ -16,7 +16,7 @@ mod threads;
 use std::ops::Range;
 
 pub use self::alone::Alone;
-pub use self::ranks::Ranks;
+pub use self::ranks::{Agreed, Costs, Ranks, Wish};
 pub use self::threads::Threads;
 use crate::error::Result;
 

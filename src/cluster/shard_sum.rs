@@ -149,21 +149,6 @@ fn merged<T: Number>(node: Range<usize>, slices: &HashMap<Range<usize>, &[T]>) -
     left
 }
 
-/// Which rows of a table some shard touches: sets of every rank, ORed. Returns the bytes received beside it.
-pub fn union(cluster: &mut dyn Cluster, bits: &mut [u64]) -> Result<u64> {
-    if cluster.num_ranks() == 1 {
-        return Ok(0);
-    }
-    let mine: Vec<u8> = bits.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let all = cluster.gather(&mine)?;
-    for theirs in &all {
-        for (word, bytes) in bits.iter_mut().zip(theirs.chunks_exact(8)) {
-            *word |= u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        }
-    }
-    Ok((mine.len() * (all.len() - 1)) as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -47,6 +47,7 @@ use self::keeper::{KEPT, Keeper};
 use self::worker::{Command, Fate, Question, Reply, Worker};
 use crate::backend::{Backend, BatchReport, Device, PhaseSeconds, Place, TrainingPrecision};
 use crate::circuit::{Circuit, Params, StatesInUse};
+use crate::cluster::{Agreed, Ranks, Wish};
 use crate::data::{Batch, Cursor};
 use crate::detached::detached;
 use crate::error::{Error, Result};
@@ -123,6 +124,7 @@ impl Learner {
             keeper,
             DEFAULT_WINDOW_ROWS,
             resume,
+            None,
         )
     }
 
@@ -133,6 +135,7 @@ impl Learner {
         keeper: Keeper,
         window_rows: u64,
         resume: Option<&Checkpoint>,
+        ranks: Option<Ranks>,
     ) -> Result<Self> {
         let mut progress = Progress::default();
         if let Some(checkpoint) = resume {
@@ -150,7 +153,7 @@ impl Learner {
         let (questions, asked) = async_channel::unbounded();
         let (alive, ended) = async_channel::bounded(1);
         let fate = Fate::default();
-        let worker = Worker::new(backend, optimizer, progress, public.clone());
+        let worker = Worker::new(backend, optimizer, progress, public.clone(), ranks);
         let worker_fate = fate.clone();
         thread::Builder::new()
             .name("anemone-learner".into())
@@ -236,6 +239,11 @@ impl Learner {
         pub async fn states_in_use / states_in_use_blocking(&self) -> Result<StatesInUse> {
             self.ask(|reply| Command::StatesInUse { reply }).await
         }
+    }
+
+    /// What all ranks of a cluster do before the next step, from what each of them wants: every rank asks.
+    pub(crate) async fn agree(&self, wish: Wish) -> Result<Agreed> {
+        self.ask(|reply| Command::Agree { wish, reply }).await
     }
 
     /// How far it has come. Never waits for the device.

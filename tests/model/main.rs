@@ -6,6 +6,7 @@
 mod common;
 
 mod bad_input;
+mod cluster;
 mod front_door;
 mod laws;
 mod learner;
