@@ -48,10 +48,8 @@ impl Replicated {
     pub fn new(mut inner: Box<dyn Backend>, ranks: Ranks) -> Result<Self> {
         let added = [inner.new_flows(FlowPrecision::Single)?, inner.new_flows(FlowPrecision::Double)?];
         let sparse = sparse_tables(inner.circuit());
-        let precisions = HashMap::from([
-            (added[0].index, FlowPrecision::Single),
-            (added[1].index, FlowPrecision::Double),
-        ]);
+        let precisions =
+            HashMap::from([(added[0].index, FlowPrecision::Single), (added[1].index, FlowPrecision::Double)]);
         Ok(Self { inner, ranks, precisions, added, sparse, deferred: None })
     }
 
@@ -248,7 +246,8 @@ fn understood(said: &[Vec<u8>]) -> Result<BatchReport> {
         for report in numbers.chunks_exact(REPORT_NUMBERS) {
             let [num_rows, impossible_rows, rescued_rows] = [report[0], report[1], report[2]].map(|n| n as usize);
             let [weight, log_likelihood, possible_weight] = [report[3], report[4], report[5]];
-            let found = BatchReport { num_rows, weight, log_likelihood, possible_weight, impossible_rows, rescued_rows };
+            let found =
+                BatchReport { num_rows, weight, log_likelihood, possible_weight, impossible_rows, rescued_rows };
             whole.add(&found);
         }
     }

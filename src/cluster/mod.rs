@@ -2,11 +2,11 @@
 //!
 //! A [`Cluster`] is a handful of collective calls. Every rank makes the same calls in the same order, from one thread
 //! at a time though not always the same one; a call returns when the others have made theirs. [`Alone`] is a cluster
-//! of one process, [`Threads`] one whose ranks are threads of a process, `mpi` one of processes anywhere.
+//! of one process, [`Threads`] one whose ranks are threads of a process.
 //!
 //! A global batch belongs to logical *shards*, each rank has a contiguous range of them ([`shards_of`]), and
 //! `shard_sum` adds up what shards have in a fixed order. [`Ranks`] is what the learner and its backend share of it.
-//! Used by `backend/replicated.rs`, `learner` and `pipeline`.
+//! Used by `backend/replicated.rs` and `learner`.
 
 mod alone;
 mod ranks;
@@ -16,7 +16,7 @@ mod threads;
 use std::ops::Range;
 
 pub use self::alone::Alone;
-pub use self::ranks::{Agreed, Costs, Ranks, Wish};
+pub use self::ranks::{Costs, Ranks};
 pub use self::threads::Threads;
 use crate::error::Result;
 

@@ -24,7 +24,7 @@ pub struct Costs {
     pub sum_seconds: f64,
     /// Bytes of flows received from other ranks.
     pub received: u64,
-    /// Ranks that were lost and are gone on without.
+    /// Ranks that were lost which the others went on without.
     pub lost_ranks: usize,
 }
 
@@ -77,53 +77,6 @@ impl Ranks {
         costs.received += received;
     }
 
-    /// Tells every rank what each wants, and returns what all do: whatever any of them wants, or the failure of one.
-    pub fn agree(&self, wish: &Wish) -> Result<Agreed> {
-        let failed = wish.failed.as_ref().map(|e| e.to_string()).unwrap_or_default();
-        let mut bytes = vec![u8::from(wish.stop), u8::from(wish.time_is_up), u8::from(wish.look)];
-        bytes.extend(failed.into_bytes());
-        let said = self.calls().gather(&bytes)?;
-        if let Some((rank, text)) = said.iter().enumerate().find(|(_, said)| said.len() > 3) {
-            let text = String::from_utf8_lossy(&text[3..]).into_owned();
-            return Err(match &wish.failed {
-                Some(own) if rank == self.rank() => own.clone().at(format!("rank {rank}")),
-                _ => Error::state(format!("rank {rank}: {text}")),
-            });
-        }
-        let any = |at: usize| said.iter().any(|said| said.get(at) == Some(&1));
-        Ok(Agreed { stop: any(0), time_is_up: any(1), look: any(2) })
-    }
-
-    /// Refuses ranks whose `facts` differ, by name: every rank says the same ones in the same order. A rank that
-    /// failed before says why instead, and all ranks end with its sentence.
-    pub fn compare(&self, facts: Result<Vec<(&'static str, String)>>) -> Result<()> {
-        let text = match &facts {
-            Ok(facts) => facts.iter().map(|(name, value)| format!("{name}\0{value}")).collect::<Vec<_>>().join("\0"),
-            Err(error) => format!("\u{1}{error}"),
-        };
-        let said = self.calls().gather(text.as_bytes())?;
-        let said: Vec<String> = said.iter().map(|said| String::from_utf8_lossy(said).into_owned()).collect();
-        if let Some((rank, text)) = said.iter().enumerate().find(|(_, said)| said.starts_with('\u{1}')) {
-            return Err(match facts {
-                Err(own) if rank == self.rank() => own.at(format!("rank {rank}")),
-                _ => Error::state(format!("rank {rank}: {}", &text[1..])),
-            });
-        }
-        let parts = |text: &'_ str| text.split('\0').map(str::to_string).collect::<Vec<_>>();
-        let first = parts(&said[0]);
-        for (rank, text) in said.iter().enumerate().skip(1) {
-            let here = parts(text);
-            if let Some(at) = (0..first.len().max(here.len())).find(|&at| here.get(at) != first.get(at)) {
-                let name = first.get(at - at % 2).map_or("what it says", String::as_str);
-                return Err(Error::state(format!(
-                    "rank {rank} differs from rank 0 in {name}: every rank must run the same program on the same \
-                     pipeline and data"
-                )));
-            }
-        }
-        Ok(())
-    }
-
     /// Returns true if the others can go on without a rank that is gone.
     pub fn can_shrink(&self) -> bool {
         self.calls().can_shrink()
@@ -150,30 +103,6 @@ impl Ranks {
         let calls = self.calls();
         shards_of(calls.rank(), calls.num_ranks(), self.num_shards)
     }
-}
-
-/// What a rank would like all of them to do before the next step.
-#[derive(Clone, Debug, Default)]
-pub struct Wish {
-    /// Somebody asked it to stop.
-    pub stop: bool,
-    /// The seconds of the run are over.
-    pub time_is_up: bool,
-    /// Held-out rows are to be looked at after this step.
-    pub look: bool,
-    /// Why it cannot go on.
-    pub failed: Option<Error>,
-}
-
-/// What all ranks do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Agreed {
-    /// See [`Wish`].
-    pub stop: bool,
-    /// See [`Wish`].
-    pub time_is_up: bool,
-    /// See [`Wish`].
-    pub look: bool,
 }
 
 /// Handles of the same cluster are equal.

@@ -123,11 +123,8 @@ pub fn sum_over_ranks<T: Number>(
     let mut received = vec![T::default(); receive_counts.iter().sum()];
     T::exchange(cluster, &send, &send_counts, &mut received, &receive_counts)?;
 
-    let slices: HashMap<Range<usize>, &[T]> = if mine == 0 {
-        HashMap::new()
-    } else {
-        nodes.into_iter().flatten().zip(received.chunks_exact(mine)).collect()
-    };
+    let slices: HashMap<Range<usize>, &[T]> =
+        if mine == 0 { HashMap::new() } else { nodes.into_iter().flatten().zip(received.chunks_exact(mine)).collect() };
     let mut sum = vec![T::default(); len];
     if mine > 0 {
         sum[slice_of(rank)].copy_from_slice(&merged(0..num_shards, &slices));

@@ -190,7 +190,8 @@ impl Cluster for Threads {
             let members: Vec<usize> = left.iter().map(|&rank| self.members[rank]).collect();
             let rank = members.iter().position(|&member| member == me).expect("this rank is not gone");
             // Numbered by who is left: ranks that saw another loss meet elsewhere, and see it too before long.
-            let generation = members.iter().fold(1u64, |key, &member| key.wrapping_mul(1 << 7).wrapping_add(member as u64 + 1));
+            let generation =
+                members.iter().fold(1u64, |key, &member| key.wrapping_mul(1 << 7).wrapping_add(member as u64 + 1));
             let before = (std::mem::replace(&mut self.members, members), self.rank, self.meetings, self.generation);
             (self.rank, self.meetings, self.generation) = (rank, 0, generation);
             match self.barrier() {

@@ -47,7 +47,7 @@ use self::keeper::{KEPT, Keeper};
 use self::worker::{Command, Fate, Question, Reply, Worker};
 use crate::backend::{Backend, BatchReport, Device, PhaseSeconds, Place, TrainingPrecision};
 use crate::circuit::{Circuit, Params, StatesInUse};
-use crate::cluster::{Agreed, Ranks, Wish};
+use crate::cluster::Ranks;
 use crate::data::{Batch, Cursor};
 use crate::detached::detached;
 use crate::error::{Error, Result};
@@ -239,11 +239,6 @@ impl Learner {
         pub async fn states_in_use / states_in_use_blocking(&self) -> Result<StatesInUse> {
             self.ask(|reply| Command::StatesInUse { reply }).await
         }
-    }
-
-    /// What all ranks of a cluster do before the next step, from what each of them wants: every rank asks.
-    pub(crate) async fn agree(&self, wish: Wish) -> Result<Agreed> {
-        self.ask(|reply| Command::Agree { wish, reply }).await
     }
 
     /// How far it has come. Never waits for the device.

@@ -15,7 +15,7 @@ use crate::backend::cpu::top_down_of;
 use crate::backend::{Backend, PhaseSeconds};
 use crate::caught::panic_text;
 use crate::circuit::{Params, StatesInUse};
-use crate::cluster::{Agreed, Ranks, Wish};
+use crate::cluster::Ranks;
 use crate::data::{Batch, Cursor};
 use crate::error::{Error, ErrorKind, Result};
 use crate::optim::Optimizer;
@@ -35,10 +35,6 @@ pub(super) enum Command {
         /// Where the next epoch begins; `None` is at its first row.
         next: Option<Cursor>,
         reply: Reply<bool>,
-    },
-    Agree {
-        wish: Wish,
-        reply: Reply<Agreed>,
     },
     LogLikelihoods {
         batch: Batch,
@@ -160,13 +156,6 @@ impl Worker {
                 let fatal = moved.as_ref().err().cloned();
                 self.answer(&reply, moved);
                 fatal.map_or(Ok(()), Err)
-            }
-            Command::Agree { wish, reply } => {
-                let answer = self.together(|worker| match &worker.ranks {
-                    Some(ranks) => ranks.agree(&wish),
-                    None => Ok(Agreed::default()),
-                });
-                self.answer_query(clock, &reply, answer)
             }
             Command::LogLikelihoods { batch, reply } => {
                 let answer = self.together(|worker| worker.backend.averaged_log_likelihoods(&batch));

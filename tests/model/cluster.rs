@@ -7,9 +7,7 @@ use anemone::backend::{Backend, Replicated};
 use anemone::circuit::Categorical;
 use anemone::cluster::{Alone, Cluster, Ranks, Threads};
 use anemone::data::Batch;
-use anemone::optim::{
-    AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, SgdSpec, StepwiseEmSpec,
-};
+use anemone::optim::{AdamSpec, AnemoneSpec, FullBatchEmSpec, MiniBatchEmSpec, OptimizerSpec, SgdSpec, StepwiseEmSpec};
 use anemone::structure::hmm;
 use anemone::{ErrorKind, Learner};
 

@@ -63,8 +63,8 @@ use self::tile::Tile;
 use self::update::{Retained, Update};
 use self::workers::Workers;
 use super::{
-    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain, Tensor,
-    add_to_spans,
+    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain,
+    Tensor, add_to_spans,
 };
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
