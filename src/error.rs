@@ -33,8 +33,10 @@ pub enum ErrorKind {
     Io,
     /// A device that is not there, that its driver cannot use, or whose memory does not suffice.
     Device,
-    /// A rank of a cluster that does not answer any more.
-    Lost,
+    /// Ranks that cannot work together: no MPI library, or another than the launcher's.
+    Cluster,
+    /// Another rank is gone, in the middle of something.
+    RankLost,
     /// A defect of this program, such as a thread that panicked.
     Internal,
 }
@@ -88,7 +90,6 @@ impl Error {
         diverged Diverged
         unsupported Unsupported
         device Device
-        lost Lost
         internal Internal
     }
 

@@ -41,6 +41,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `cuda` | the CUDA backend |
+//! | `mpi` | several processes that learn one model |
 //! | `pipeline` | pipeline files, sources, decoders, streams |
 //! | `parquet` | Parquet files; Arrow on standard input |
 //! | `text` | text, by GPT-2's tokenizer |

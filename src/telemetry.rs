@@ -136,7 +136,7 @@ pub const METRICS: [Metric; 33] = [
     gauge(
         WINDOW_LL,
         Unit::Count,
-        "mean log-likelihood of the last rows (drift.window_rows) before they were learned from, nats per row: how \
+        "mean log-likelihood of the last rows (drift.mean_rows) before they were learned from, nats per row: how \
          good is \
          it now?",
     ),

@@ -13,6 +13,7 @@ mod builder;
 pub mod distribution;
 pub mod json;
 mod layout;
+pub(crate) mod log_derivatives;
 pub(crate) mod log_values;
 mod params;
 mod scope;

@@ -19,6 +19,7 @@ mod bench_table;
 mod check;
 mod compare;
 mod completions;
+mod constraint;
 mod demo;
 mod eval;
 mod inpaint;
@@ -67,7 +68,7 @@ enum Command {
     Check(check::CheckArgs),
     Eval(eval::EvalArgs),
     Inspect(inspect::InspectArgs),
-    Sample(sample::SampleArgs),
+    Sample(Box<sample::SampleArgs>),
     Inpaint(Box<inpaint::InpaintArgs>),
     Tokenize(tokenize::TokenizeArgs),
     Bench(Box<bench::BenchArgs>),

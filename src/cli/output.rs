@@ -91,7 +91,12 @@ pub(super) fn report_failure(error: &Error) -> ExitCode {
 /// command finds it.
 fn exit_code(kind: ErrorKind) -> u8 {
     match kind {
-        ErrorKind::Io | ErrorKind::Device | ErrorKind::Diverged | ErrorKind::Internal | ErrorKind::Lost => 1,
+        ErrorKind::Io
+        | ErrorKind::Device
+        | ErrorKind::Diverged
+        | ErrorKind::Cluster
+        | ErrorKind::RankLost
+        | ErrorKind::Internal => 1,
         ErrorKind::Option | ErrorKind::Path | ErrorKind::Unsupported => 2,
         ErrorKind::Data | ErrorKind::Format | ErrorKind::Circuit => 3,
         ErrorKind::State => 4,

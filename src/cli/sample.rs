@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
+use super::constraint::ConstraintArgs;
 use super::model_path::CheckpointArgs;
-use super::output::{Outcome, counted, say};
+use super::output::{Outcome, counted, note, say};
 use super::row_lines::{Layout, RowLines};
 use super::sink::Sink;
 use super::view::{DrawArgs, View, categories_of, understand_scale};
@@ -16,6 +17,7 @@ use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::files::write_whole;
 use crate::learner::model::{self, Model};
+use crate::query::chain::Chain;
 use crate::query::sample;
 use crate::rng::Rng;
 
@@ -33,6 +35,8 @@ pub(super) struct SampleArgs {
     rows: Option<usize>,
     #[command(flatten)]
     draw: DrawArgs,
+    #[command(flatten)]
+    constraint: ConstraintArgs,
 }
 
 /// Where pictures go by default.
@@ -47,7 +51,11 @@ pub(super) fn run(args: &SampleArgs) -> Outcome {
     }
     let path = args.checkpoint.find(&args.model)?;
     let model = model::load(&path)?;
-    match args.draw.view(&model)? {
+    let view = args.draw.view(&model)?;
+    if args.constraint.is_asked() {
+        return draw_constrained(args, &model, view);
+    }
+    match view {
         View::Picture(decoder) => draw_pictures(args, &model, &decoder),
         View::Text(decoder) => draw_texts(args, &model, &decoder),
         View::Values(layout, decoder) => draw_values(args, &model, layout, decoder.as_ref()),
@@ -93,6 +101,41 @@ fn draw_values(args: &SampleArgs, model: &Model, layout: Layout, text: Option<&T
         lines.push(number - 1, None, batch, row)
     })?;
     lines.finish()
+}
+
+/// Rows of a chain that meet a constraint; says how probable that was.
+fn draw_constrained(args: &SampleArgs, model: &Model, view: View) -> Outcome {
+    let (layout, text) = match view {
+        View::Picture(_) => return Err(Error::option("constraints are for text and tokens; rows here are pictures")),
+        View::Text(text) => (None, Some(text)),
+        View::Values(layout, text) => (Some(layout), text),
+    };
+    let chain = Chain::of(&model.circuit, &model.params)?;
+    let constraint = args.constraint.understand(&chain, text.as_ref())?;
+    let (rows, log_p) = constraint.draw(chain, args.rows.unwrap_or(8), args.draw.seed)?;
+    note(format_args!("note: log p(constraint | prefix) = {log_p:.3} nats"));
+    if let Some(layout) = layout {
+        let length = rows.first().map_or(0, Vec::len);
+        let batch = Batch::from_rows(&rows.concat(), length)?;
+        let mut lines = RowLines::open(args.draw.out.as_deref(), layout, text.as_ref(), length, false)?;
+        for row in 0..rows.len() {
+            if !lines.push(row as u64, None, &batch, row)? {
+                break;
+            }
+        }
+        return lines.finish();
+    }
+    let Some(text) = text else { return Ok(()) };
+    let mut sink = Sink::open(args.draw.out.as_deref())?;
+    for (at, row) in rows.iter().enumerate() {
+        // The text ends where end-of-text is; what follows is padding.
+        let end = row.iter().position(|&token| Some(token) == constraint.end).unwrap_or(row.len());
+        let line = text.decode_tokens(&row[..end])?;
+        if (at > 0 && !sink.line("")?) || !sink.line(line.trim_end())? {
+            break;
+        }
+    }
+    sink.finish()
 }
 
 /// Shows every row to `see`, until it wants no more.

@@ -2,13 +2,16 @@
 //!
 //! A [`Cluster`] is a handful of collective calls. Every rank makes the same calls in the same order, from one thread
 //! at a time though not always the same one; a call returns when the others have made theirs. [`Alone`] is a cluster
-//! of one process, [`Threads`] one whose ranks are threads of a process.
+//! of one process, [`Threads`] one whose ranks are threads of a process. `mpi` lets processes speak to each other that
+//! a launcher (`mpiexec`, `srun`) started together.
 //!
 //! A global batch belongs to logical *shards*, each rank has a contiguous range of them ([`shards_of`]), and
 //! `shard_sum` adds up what shards have in a fixed order. [`Ranks`] is what the learner and its backend share of it.
 //! Used by `backend/replicated.rs` and `learner`.
 
 mod alone;
+#[cfg(all(feature = "mpi", unix))]
+pub mod mpi;
 mod ranks;
 pub mod shard_sum;
 mod threads;
@@ -22,8 +25,8 @@ use crate::error::Result;
 
 /// Ranks of a job, as one of them sees it.
 ///
-/// A call that fails because a rank is gone fails with [`ErrorKind::Lost`](crate::ErrorKind::Lost), perhaps not on
-/// every rank. After that only [`shrink`](Self::shrink) and [`abort`](Self::abort) make sense.
+/// A call that fails because a rank is gone fails with [`ErrorKind::RankLost`](crate::ErrorKind::RankLost), perhaps
+/// not on every rank. After that only [`shrink`](Self::shrink) and [`abort`](Self::abort) make sense.
 pub trait Cluster: Send {
     /// This rank's number, from 0.
     fn rank(&self) -> usize;

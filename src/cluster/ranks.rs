@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Cluster, shards_of};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A cluster and the number of logical shards that its ranks have together. A handle: clones are of the same cluster.
 #[derive(Clone)]
@@ -90,7 +90,8 @@ impl Ranks {
         calls.shrink()?;
         let said = calls.gather(&batches.to_le_bytes())?;
         if said.iter().any(|theirs| theirs[..] != batches.to_le_bytes()) {
-            return Err(Error::lost(
+            return Err(Error::new(
+                ErrorKind::RankLost,
                 "a rank was lost just when a step was over on some ranks and not on others; go on with --resume",
             ));
         }

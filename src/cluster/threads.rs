@@ -86,7 +86,7 @@ impl Threads {
             }
             let is_lost = |(rank, left): (usize, &Option<Arc<Left>>)| left.is_none() && gone[self.members[rank]];
             if let Some(rank) = meeting.left.iter().enumerate().position(is_lost) {
-                return Err(Error::new(ErrorKind::Lost, format!("rank {rank} is gone")));
+                return Err(Error::new(ErrorKind::RankLost, format!("rank {rank} is gone")));
             }
             state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -196,7 +196,7 @@ impl Cluster for Threads {
             (self.rank, self.meetings, self.generation) = (rank, 0, generation);
             match self.barrier() {
                 Ok(()) => return Ok(left),
-                Err(error) if error.kind() == ErrorKind::Lost => {
+                Err(error) if error.kind() == ErrorKind::RankLost => {
                     (self.members, self.rank, self.meetings, self.generation) = before;
                 }
                 Err(error) => return Err(error),

@@ -102,6 +102,11 @@ impl Tokenizer for Gpt2 {
         let bytes = self.bpe.decode_bytes(tokens).map_err(|error| Error::data(error.to_string()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+
+    fn spelling(&self) -> Result<Vec<Vec<u8>>> {
+        let bytes = |token| self.bpe.decode_bytes(&[token]).map_err(|error| Error::data(error.to_string()));
+        (0..END_OF_TEXT).map(bytes).chain([Ok(Vec::new())]).collect()
+    }
 }
 
 #[cfg(test)]

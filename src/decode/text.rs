@@ -32,6 +32,11 @@ pub(super) trait Tokenizer: Send + Sync {
     /// The text of some tokens, all of them below `vocab`. Bytes that are not UTF-8 become `U+FFFD`: a token may be a
     /// part of a letter.
     fn decode(&self, tokens: &[u32]) -> Result<String>;
+
+    /// The bytes of every token, and none for special ones.
+    fn spelling(&self) -> Result<Vec<Vec<u8>>> {
+        Err(Error::unsupported("constraints on text need the bytes of tokens, which only the tokenizer gpt2 tells"))
+    }
 }
 
 /// Turns texts into a stream of tokens.
@@ -109,6 +114,11 @@ impl TextDecoder {
     pub fn decode_tokens(&self, tokens: &[u32]) -> Result<String> {
         tokens.iter().try_for_each(|&token| self.check_token(token))?;
         self.tokenizer.decode(tokens)
+    }
+
+    /// The bytes of every token; special ones, such as the end of a text, have none.
+    pub fn spelling(&self) -> Result<Vec<Vec<u8>>> {
+        self.tokenizer.spelling()
     }
 
     fn check_token(&self, token: u32) -> Result<()> {

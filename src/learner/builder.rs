@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use super::keeper::{KEPT, Keeper};
-use super::{Checkpoint, CheckpointFolder, DEFAULT_WINDOW_ROWS, Identity, Learner, circuit_digest};
+use super::{Checkpoint, CheckpointFolder, DEFAULT_MEAN_ROWS, Identity, Learner, circuit_digest};
 use crate::backend::{Device, PlaceSpec, TrainingPrecision};
 use crate::circuit::{Circuit, Params, Smoothing};
 use crate::cluster::{Cluster, Ranks};
@@ -43,7 +43,7 @@ pub struct LearnerBuilder {
     resume: Resume,
     identity: String,
     kept: usize,
-    window_rows: u64,
+    mean_rows: u64,
     /// An option that the optimizer does not have.
     refused: Option<&'static str>,
     /// Why the ranks cannot learn together.
@@ -76,7 +76,7 @@ impl LearnerBuilder {
             resume: Resume::Nothing,
             identity: String::new(),
             kept: KEPT,
-            window_rows: DEFAULT_WINDOW_ROWS,
+            mean_rows: DEFAULT_MEAN_ROWS,
             refused: None,
             no_cluster: None,
         }
@@ -210,8 +210,8 @@ impl LearnerBuilder {
     }
 
     /// How many rows [`RecentRows`](super::RecentRows) are; 10,000 by default.
-    pub fn window_rows(mut self, rows: u64) -> Self {
-        self.window_rows = rows;
+    pub fn mean_rows(mut self, rows: u64) -> Self {
+        self.mean_rows = rows;
         self
     }
 
@@ -255,7 +255,7 @@ impl LearnerBuilder {
         let (backend, place, optimizer) = self.place.place_with(&self.circuit, start, build)?;
         let keeper = Keeper { identity, kept: self.kept, folder: Mutex::new(folder) };
         let ranks = self.place.ranks.clone();
-        Learner::start(backend, optimizer, place, keeper, self.window_rows, checkpoint.as_ref(), ranks)
+        Learner::start(backend, optimizer, place, keeper, self.mean_rows, checkpoint.as_ref(), ranks)
     }
 
     fn whole_identity(&self) -> Identity {

@@ -38,7 +38,7 @@ pub use checkpoint::{Checkpoint, CheckpointMeta};
 pub use folder::{CheckpointFolder, Hold, Latest, is_checkpoint_folder, latest, list};
 pub use identity::{Identity, circuit_digest};
 pub use progress::{Prequential, Progress};
-pub use recent_rows::{DEFAULT_WINDOW_ROWS, RecentRows};
+pub use recent_rows::{DEFAULT_MEAN_ROWS, RecentRows};
 pub use snapshot::Snapshot;
 pub use view::View;
 
@@ -122,7 +122,7 @@ impl Learner {
             optimizer,
             Place { device, name, why: None, precision },
             keeper,
-            DEFAULT_WINDOW_ROWS,
+            DEFAULT_MEAN_ROWS,
             resume,
             None,
         )
@@ -133,7 +133,7 @@ impl Learner {
         mut optimizer: Box<dyn Optimizer>,
         place: Place,
         keeper: Keeper,
-        window_rows: u64,
+        mean_rows: u64,
         resume: Option<&Checkpoint>,
         ranks: Option<Ranks>,
     ) -> Result<Self> {
@@ -146,7 +146,7 @@ impl Learner {
             }
             progress = checkpoint.meta.progress.clone();
         }
-        progress.recent_rows.set_length(window_rows);
+        progress.recent_rows.set_length(mean_rows);
         let circuit = backend.circuit().clone();
         let public = Arc::new(Mutex::new(progress.clone()));
         let (commands, queue) = async_channel::bounded(QUEUE);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 const PARTS: u64 = 64;
 
 /// Rows of the window where nothing else is said.
-pub const DEFAULT_WINDOW_ROWS: u64 = 10_000;
+pub const DEFAULT_MEAN_ROWS: u64 = 10_000;
 
 /// The last so many rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ struct Part {
 
 impl Default for RecentRows {
     fn default() -> Self {
-        Self { length: DEFAULT_WINDOW_ROWS, parts: VecDeque::new() }
+        Self { length: DEFAULT_MEAN_ROWS, parts: VecDeque::new() }
     }
 }
 

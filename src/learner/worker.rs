@@ -213,7 +213,7 @@ impl Worker {
     fn together<T>(&mut self, mut act: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
         loop {
             match (act(self), &self.ranks) {
-                (Err(error), Some(ranks)) if error.kind() == ErrorKind::Lost && ranks.can_shrink() => {
+                (Err(error), Some(ranks)) if error.kind() == ErrorKind::RankLost && ranks.can_shrink() => {
                     ranks.shrink(self.progress.batches)?;
                 }
                 (done, _) => return done,

@@ -113,7 +113,7 @@ impl Inputs {
         let budget = place.memory_budget() as u64;
         refuse_too_large(&estimate(circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
         let learner = Learner::on(circuit.clone()).place(place.clone()).optimizer(self.optimizer()?);
-        let learner = learner.window_rows(spec.drift.unwrap_or_default().window_rows);
+        let learner = learner.mean_rows(spec.drift.unwrap_or_default().mean_rows);
         let spawn = |learner: LearnerBuilder, start| -> Result<Built> {
             let learner = learner.spawn().map_err(|error| match error.kind() {
                 ErrorKind::Option | ErrorKind::Unsupported => error.at("learn"),

@@ -156,7 +156,7 @@ pub struct StepLine {
     pub log_likelihood: Option<f64>,
     /// Mean log-likelihood of all rows when they were first seen: test, then train. Stays after the first epoch.
     pub prequential_ll: Option<f64>,
-    /// The same over the last `drift.window_rows` rows, of any epoch.
+    /// The same over the last `drift.mean_rows` rows, of any epoch.
     #[serde(default)]
     pub window_ll: Option<f64>,
     /// The same, fading: over the last hundred batches or so.

@@ -1,6 +1,6 @@
 //! The way down: one child at every sum, all factors of every product, and so one input for each variable.
 //!
-//! `sample` and `condition` walk it alike and differ in how a sum chooses and in what becomes of an input.
+//! `sample`, `sample_given` and `mpe` walk it alike and differ in how a sum chooses and in what becomes of an input.
 
 use crate::circuit::{Circuit, NodeId, NodeKind, ParamId, SumGroup};
 use crate::data::Values;
@@ -24,30 +24,80 @@ pub(super) fn descend(circuit: &Circuit, guide: &mut impl Guide) {
                 stack.extend(factors.iter().map(|f| (f.node, f.map.as_ref().map_or(unit, |m| m[unit] as usize))));
             }
             NodeKind::Sum { groups } => {
-                let mut unit = unit;
-                let group = groups
-                    .iter()
-                    .find(|g| {
-                        let units = circuit.params()[g.param.index()].units;
-                        let here = unit < units;
-                        unit -= if here { 0 } else { units };
-                        here
-                    })
-                    .expect("a sum has as many units as its groups together");
-                let mut chosen = guide.choose(group, unit);
-                let child = group
-                    .children
-                    .iter()
-                    .find(|c| {
-                        let here = chosen < c.units;
-                        chosen -= if here { 0 } else { c.units };
-                        here
-                    })
-                    .expect("a param row is as long as its children together");
-                stack.push((child.node, child.start + chosen));
+                let (index, unit) = group_of(circuit, groups, unit);
+                let chosen = guide.choose(&groups[index], unit);
+                stack.push(child_of(&groups[index], chosen));
             }
         }
     }
+}
+
+/// Decides where the ways down of many rows lead.
+pub(super) trait RowsGuide {
+    /// As [`Guide::choose`], for a row; the group is number `index` of sum `node`.
+    fn choose(&mut self, row: usize, node: NodeId, index: usize, group: &SumGroup, unit: usize) -> usize;
+
+    /// As [`Guide::input`], for a row.
+    fn input(&mut self, row: usize, var: usize, param: ParamId, unit: usize);
+}
+
+/// Draws one induced tree for each of so many rows, node by node for all of them: what a node needs is then in a cache.
+/// An induced tree passes a node once at the most, because factors of a product have no variable in common.
+pub(super) fn descend_rows(circuit: &Circuit, num_rows: usize, guide: &mut impl RowsGuide) {
+    /// No unit of the node is passed.
+    const NONE: u32 = u32::MAX;
+    // [nodes × rows].
+    let mut passed = vec![NONE; circuit.nodes().len() * num_rows];
+    let root = circuit.root().index() * num_rows;
+    passed[root..root + num_rows].fill(0);
+    for (i, node) in circuit.nodes().iter().enumerate().rev() {
+        let (below, own) = passed.split_at_mut(i * num_rows);
+        let rows = own[..num_rows].iter().enumerate().filter(|(_, unit)| **unit != NONE);
+        let rows = rows.map(|(row, &unit)| (row, unit as usize));
+        match &node.kind {
+            NodeKind::Input { var, param } => rows.for_each(|(row, unit)| guide.input(row, *var, *param, unit)),
+            NodeKind::Product { factors } => {
+                for (row, unit) in rows {
+                    for factor in factors {
+                        let unit = factor.map.as_ref().map_or(unit as u32, |map| map[unit]);
+                        below[factor.node.index() * num_rows + row] = unit;
+                    }
+                }
+            }
+            NodeKind::Sum { groups } => {
+                for (row, unit) in rows {
+                    let (index, unit) = group_of(circuit, groups, unit);
+                    let group = &groups[index];
+                    let chosen = guide.choose(row, NodeId(i as u32), index, group, unit);
+                    let (node, unit) = child_of(group, chosen);
+                    below[node.index() * num_rows + row] = unit as u32;
+                }
+            }
+        }
+    }
+}
+
+/// The group that a unit of a sum belongs to, and which of its units it is.
+fn group_of(circuit: &Circuit, groups: &[SumGroup], mut unit: usize) -> (usize, usize) {
+    for (index, group) in groups.iter().enumerate() {
+        let units = circuit.params()[group.param.index()].units;
+        if unit < units {
+            return (index, unit);
+        }
+        unit -= units;
+    }
+    unreachable!("a sum has as many units as its groups together")
+}
+
+/// The node and unit that a column of a group's weights stands for.
+fn child_of(group: &SumGroup, mut chosen: usize) -> (NodeId, usize) {
+    for child in &group.children {
+        if chosen < child.units {
+            return (child.node, child.start + chosen);
+        }
+        chosen -= child.units;
+    }
+    unreachable!("a param row is as long as its children together")
 }
 
 /// The values of a variable in the narrowest column type that holds whatever any of its inputs may draw.

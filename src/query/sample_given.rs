@@ -4,12 +4,13 @@
 //! θ[n,c]·p_c(kept)/p_n(kept) (docs/MATH.md, "Conditional samples"). `sample` is the case in which everything is
 //! missing.
 
-use rayon::prelude::*;
+use std::sync::Arc;
 
-use super::draw::{Guide, descend, narrowest};
+use super::draw::{RowsGuide, descend_rows, narrowest};
 use super::table_draws::{self, MOST_WAITING, TableDraw};
+use crate::backend::cpu::{Evaluator, Mixing, ValueTile};
 use crate::circuit::log_values::{LogValues, Row, log_values};
-use crate::circuit::{Circuit, ParamId, Params, SumGroup};
+use crate::circuit::{Circuit, NodeId, ParamId, Params, SumGroup};
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::rng::Rng;
@@ -44,6 +45,19 @@ pub fn sample_given(
     rng: &mut Rng,
 ) -> Result<Batch> {
     params.check(circuit)?;
+    let evaluator = Evaluator::on_host(Arc::new(circuit.clone()), params.clone())?;
+    sample_given_of(&evaluator, batch, num_samples, rng)
+}
+
+/// The same, of a circuit that is ready to be asked: rows go up through matrix products, and down by the values that
+/// those have left.
+pub(crate) fn sample_given_of(
+    evaluator: &Evaluator,
+    batch: &Batch,
+    num_samples: usize,
+    rng: &mut Rng,
+) -> Result<Batch> {
+    let (circuit, params) = (&**evaluator.circuit(), evaluator.params());
     circuit.check_batch(batch)?;
     let seed = rng.next_u64();
     let num_vars = circuit.num_vars();
@@ -59,11 +73,18 @@ pub fn sample_given(
         values.extend(rows.flat_map(|value| std::iter::repeat_n(value, num_samples)));
     }
     let at_once = (MOST_WAITING / (num_vars * num_samples).max(1)).max(1);
-    let rows: Vec<usize> = (0..batch.num_rows()).collect();
-    for rows in rows.chunks(at_once) {
-        let complete =
-            |&row: &usize| complete_row(circuit, params, batch, row, num_samples, Rng::stream(seed, row as u64));
-        let completed: Vec<Result<Draws>> = rows.par_iter().map(complete).collect();
+    for first in (0..batch.num_rows()).step_by(at_once) {
+        let part = first..batch.num_rows().min(first + at_once);
+        let slice;
+        let rows = match part.len() == batch.num_rows() {
+            true => batch,
+            false => {
+                slice = batch.slice(part);
+                &slice
+            }
+        };
+        let draw = |tile: &ValueTile<'_>| complete_tile(evaluator, rows, tile, (first, num_drawn, num_samples), seed);
+        let completed = evaluator.with_values(rows, Mixing::Sum, draw)?;
         let mut waiting = Vec::new();
         for draws in completed {
             let draws = draws?; // in the order of the rows: the first one is named
@@ -76,87 +97,120 @@ pub fn sample_given(
     Batch::from_columns(columns.collect())
 }
 
-/// What was drawn for a row, by cell of `[num_vars × num_drawn]`.
+/// What was drawn for some rows, by cell of `[num_vars × num_drawn]`.
 #[derive(Default)]
 struct Draws {
     values: Vec<(usize, f64)>,
     waiting: Vec<TableDraw>,
 }
 
-fn complete_row(
-    circuit: &Circuit,
-    params: &Params,
+/// Draws the completions of the rows of a tile, of a batch whose first row is number `first` of all.
+fn complete_tile(
+    evaluator: &Evaluator,
     batch: &Batch,
-    row: usize,
-    num_samples: usize,
-    rng: Rng,
+    tile: &ValueTile<'_>,
+    (first, num_drawn, num_samples): (usize, usize, usize),
+    seed: u64,
 ) -> Result<Draws> {
-    let kept = log_values(circuit, params.values(), Row::Of(batch, row));
-    if kept.log_likelihood() == f64::NEG_INFINITY {
-        let why = "the values that are kept have probability zero under the model, so nothing can be drawn given them; \
-                   keep fewer, or leave the row out";
-        return Err(Error::data(why).at_row(row as u64));
+    let circuit = &**evaluator.circuit();
+    let (mut kept, mut rngs) = (Vec::new(), Vec::new());
+    for (i, row) in tile.rows().enumerate() {
+        let (of_row, log_likelihood) = match tile.log_value(i) {
+            Some(log_likelihood) => (Kept::Tile, log_likelihood),
+            None => {
+                let values = log_values(circuit, evaluator.params().values(), Row::Of(batch, row));
+                let log_likelihood = values.log_likelihood();
+                (Kept::Logarithms(values), log_likelihood)
+            }
+        };
+        if log_likelihood == f64::NEG_INFINITY {
+            let why = "the values that are kept have probability zero under the model, so nothing can be drawn given \
+                       them; keep fewer, or leave the row out";
+            return Err(Error::data(why).at_row((first + row) as u64));
+        }
+        kept.push(of_row);
+        rngs.push(Rng::stream(seed, (first + row) as u64));
     }
-    let num_drawn = batch.num_rows() * num_samples;
-    let mut completion = Completion {
-        circuit,
-        params,
-        batch,
-        row,
-        kept,
-        rng,
-        num_drawn,
-        at: 0,
-        shares: Vec::new(),
-        draws: Draws::default(),
-    };
+    let shares = Vec::new();
+    let draws = Draws::default();
+    let cells = Cells { first: (first + tile.rows().start) * num_samples, num_samples, num_drawn };
+    let mut completion = Completion { evaluator, batch, tile, kept, rngs, cells, sample: 0, shares, draws };
     for sample in 0..num_samples {
-        completion.at = row * num_samples + sample;
-        descend(circuit, &mut completion);
+        completion.sample = sample;
+        descend_rows(circuit, tile.rows().len(), &mut completion);
     }
     Ok(completion.draws)
 }
 
-struct Completion<'a> {
-    circuit: &'a Circuit,
-    params: &'a Params,
-    batch: &'a Batch,
-    row: usize,
-    /// log p_n(kept) of every unit.
-    kept: LogValues,
-    rng: Rng,
+/// Where the draws of a tile go.
+struct Cells {
+    /// The row of the answer for the first completion of the first row.
+    first: usize,
+    num_samples: usize,
     num_drawn: usize,
-    /// The row of the answer that is being drawn.
-    at: usize,
+}
+
+/// Where p_n(kept) of every unit of a row is.
+enum Kept {
+    /// In the tile.
+    Tile,
+    /// Here, in log space.
+    Logarithms(LogValues),
+}
+
+/// The completions of a tile; rows are counted from its first.
+struct Completion<'a> {
+    evaluator: &'a Evaluator,
+    batch: &'a Batch,
+    tile: &'a ValueTile<'a>,
+    /// Of every row,
+    kept: Vec<Kept>,
+    /// each with a stream of its own.
+    rngs: Vec<Rng>,
+    cells: Cells,
+    /// Which completion of every row is being drawn.
+    sample: usize,
     /// Of the children of the sum in hand; kept for its memory.
     shares: Vec<f64>,
     draws: Draws,
 }
 
-impl Guide for Completion<'_> {
+impl RowsGuide for Completion<'_> {
     /// In proportion to θ[n,c]·p_c(kept). Not by p_n(kept): far below zero its logarithm has too few digits for that.
-    fn choose(&mut self, group: &SumGroup, unit: usize) -> usize {
-        let block = self.params.layout().block(group.param);
-        let weights = block.value_positions(unit).map(|i| f64::from(self.params.values()[i]));
-        let nodes = self.kept.nodes();
-        let children = group.children.iter().flat_map(|c| &nodes[c.node.index()][c.start..c.start + c.units]);
-        self.shares.clear();
-        self.shares.extend(weights.zip(children).map(|(weight, log_value)| weight.ln() + log_value));
-        let top = self.shares.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        self.shares.iter_mut().for_each(|share| *share = (*share - top).exp());
-        self.rng.weighted(self.shares.iter().copied())
+    fn choose(&mut self, row: usize, node: NodeId, index: usize, group: &SumGroup, unit: usize) -> usize {
+        let params = self.evaluator.params();
+        let block = params.layout().block(group.param);
+        let start = block.values.start + unit * block.values_per_row;
+        let weights = &params.values()[start..start + block.values_per_row];
+        let shares = &mut self.shares;
+        shares.clear();
+        match &self.kept[row] {
+            Kept::Tile => {
+                let panel = self.tile.panel(node, index, row);
+                shares.extend(weights.iter().zip(panel).map(|(&w, &v)| f64::from(w) * f64::from(v)));
+            }
+            Kept::Logarithms(values) => {
+                let nodes = values.nodes();
+                let children = group.children.iter().flat_map(|c| &nodes[c.node.index()][c.start..c.start + c.units]);
+                shares.extend(weights.iter().zip(children).map(|(&weight, value)| f64::from(weight).ln() + value));
+                let top = shares.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                shares.iter_mut().for_each(|share| *share = (*share - top).exp());
+            }
+        }
+        self.rngs[row].weighted(shares.iter().copied())
     }
 
-    fn input(&mut self, var: usize, param: ParamId, unit: usize) {
-        if !self.batch.is_missing(self.row, var) {
+    fn input(&mut self, row: usize, var: usize, param: ParamId, unit: usize) {
+        if !self.batch.is_missing(self.tile.rows().start + row, var) {
             return;
         }
-        let cell = var * self.num_drawn + self.at;
-        let distribution = self.circuit.distribution(param);
+        let Cells { first, num_samples, num_drawn } = self.cells;
+        let cell = var * num_drawn + first + row * num_samples + self.sample;
+        let (distribution, rng) = (self.evaluator.circuit().distribution(param), &mut self.rngs[row]);
         if distribution.is_table() {
-            self.draws.waiting.push(TableDraw { param, unit, point: self.rng.uniform(), cell });
+            self.draws.waiting.push(TableDraw { param, unit, point: rng.uniform(), cell });
         } else {
-            let value = distribution.sample(&self.params.row(param, unit), &mut self.rng);
+            let value = distribution.sample(&self.evaluator.params().row(param, unit), rng);
             self.draws.values.push((cell, value));
         }
     }

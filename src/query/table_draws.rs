@@ -8,7 +8,6 @@
 use rayon::prelude::*;
 
 use crate::circuit::{ParamId, Params};
-use crate::rng::pick;
 
 /// Draws that may wait: some tens of megabytes.
 pub(super) const MOST_WAITING: usize = 1 << 20;
@@ -50,10 +49,22 @@ fn make_line(params: &Params, draws: &[TableDraw]) -> Vec<(usize, f64)> {
         }
     }
     let mut made = Vec::with_capacity(draws.len());
+    let mut sums: Vec<f64> = Vec::with_capacity(cats);
     for (draws, row) in by_unit.iter().zip(rows.chunks_exact(cats)) {
-        let weights = || row.iter().map(|&p| f64::from(p));
-        let total: f64 = weights().sum();
-        made.extend(draws.iter().map(|draw| (draw.cell, pick(draw.point * total, weights()) as f64)));
+        // Running sums, category by category: each draw then finds its place by halving.
+        sums.clear();
+        sums.extend(row.iter().scan(0.0, |sum, &p| {
+            *sum += f64::from(p);
+            Some(*sum)
+        }));
+        let total = sums.last().copied().unwrap_or(0.0);
+        made.extend(draws.iter().map(|draw| {
+            let point = draw.point * total;
+            // Rounding may leave a point at the very end: it is the last category's that can be.
+            let last = || sums.partition_point(|&sum| sum < total);
+            let found = sums.partition_point(|&sum| sum <= point);
+            (draw.cell, if found < cats { found } else { last() } as f64)
+        }));
     }
     made
 }

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, parse_url_opts};
+use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, parse_url_opts};
 
 use super::BoxFuture;
-use super::store::{Fetch, Store, Trouble};
+use super::store::{Fetch, Looks, Store, Trouble};
 use crate::error::{Error, Result};
 
 /// The store behind an address, and the place that the address names in it. `pattern` is what the user wrote.
@@ -35,26 +35,37 @@ fn parsed<T: FromStr<Err: fmt::Display>>(pattern: &str, text: &str) -> Result<T>
 struct Cloud(Box<dyn ObjectStore>);
 
 impl Store for Cloud {
-    fn size<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Fetch<u64>> {
-        Box::pin(async move { Ok(self.0.head(&place(path)?).await.map_err(trouble)?.size) })
+    fn look<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Fetch<Looks>> {
+        Box::pin(async move { Ok(looks(&self.0.head(&place(path)?).await.map_err(trouble)?)) })
     }
 
-    fn read<'a>(&'a self, path: &'a str, range: Range<u64>) -> BoxFuture<'a, Fetch<Bytes>> {
-        Box::pin(async move { self.0.get_range(&place(path)?, range).await.map_err(trouble) })
+    fn read<'a>(&'a self, path: &'a str, range: Range<u64>, version: Option<&'a str>) -> BoxFuture<'a, Fetch<Bytes>> {
+        let options =
+            GetOptions { range: Some(range.into()), if_match: version.map(str::to_string), ..GetOptions::default() };
+        Box::pin(async move {
+            let answer = self.0.get_opts(&place(path)?, options).await.map_err(trouble)?;
+            answer.bytes().await.map_err(trouble)
+        })
     }
 
-    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Fetch<Vec<(String, u64)>>> {
+    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Fetch<Vec<(String, Looks)>>> {
         Box::pin(async move {
             let folder = place(folder)?;
             let mut listing = self.0.list(Some(&folder));
             let mut files = Vec::new();
             while let Some(found) = listing.next().await {
                 let found = found.map_err(trouble)?;
-                files.push((found.location.to_string(), found.size));
+                files.push((found.location.to_string(), looks(&found)));
             }
             Ok(files)
         })
     }
+}
+
+fn looks(object: &ObjectMeta) -> Looks {
+    // A weak tag says that two contents are alike, not that they are the same bytes.
+    let version = object.e_tag.as_deref().filter(|tag| !tag.starts_with("W/"));
+    Looks { size: object.size, modified: Some(object.last_modified.into()), version: version.map(Into::into) }
 }
 
 fn place(path: &str) -> Fetch<Path> {
@@ -65,6 +76,7 @@ fn trouble(error: object_store::Error) -> Trouble {
     use object_store::Error as E;
     match error {
         E::NotFound { .. } => Trouble::Missing,
+        E::Precondition { .. } => Trouble::Changed,
         E::Generic { .. } | E::JoinError { .. } => Trouble::Passing(error.to_string()),
         _ => Trouble::Lasting(error.to_string()),
     }
@@ -83,14 +95,21 @@ mod tests {
             memory.put(&Path::parse(name).unwrap(), content.into()).await.unwrap();
         }
         let cloud = Cloud(Box::new(memory));
-        assert_eq!(cloud.size("d/a b.bin").await, Ok(3));
-        assert_eq!(cloud.size("d").await, Err(Trouble::Missing));
-        assert_eq!(cloud.read("d/a b.bin", 1..3).await.unwrap(), "bc");
-        let mut below = cloud.list("d").await.unwrap();
+        let looks = cloud.look("d/a b.bin").await.unwrap();
+        assert_eq!((looks.size, looks.modified.is_some()), (3, true));
+        assert_eq!(cloud.look("d").await, Err(Trouble::Missing));
+        let version = looks.version.as_deref();
+        assert!(version.is_some());
+        assert_eq!(cloud.read("d/a b.bin", 1..3, version).await.unwrap(), "bc");
+        cloud.0.put(&Path::parse("d/a b.bin").unwrap(), "xyz".into()).await.unwrap();
+        assert_eq!(cloud.read("d/a b.bin", 1..3, version).await, Err(Trouble::Changed));
+        assert_eq!(cloud.read("d/a b.bin", 1..3, None).await.unwrap(), "yz");
+        let mut below: Vec<(String, u64)> =
+            cloud.list("d").await.unwrap().into_iter().map(|(name, looks)| (name, looks.size)).collect();
         below.sort();
         assert_eq!(below, [("d/a b.bin".into(), 3), ("d/e/c.bin".into(), 2)]);
         assert_eq!(cloud.list("").await.unwrap().len(), 3);
-        assert!(matches!(cloud.size("a//b").await, Err(Trouble::Lasting(_))));
+        assert!(matches!(cloud.look("a//b").await, Err(Trouble::Lasting(_))));
     }
 
     #[cfg(feature = "aws")]

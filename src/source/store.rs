@@ -34,14 +34,26 @@ pub(super) const READER_BYTES: u64 = 1 << 20;
 
 /// A place that files are read from, by names with slashes: memory, a cloud.
 pub trait Store: Send + Sync {
-    /// How many bytes a file has.
-    fn size<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Fetch<u64>>;
+    /// How a file looks.
+    fn look<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Fetch<Looks>>;
 
-    /// Some bytes of a file; fewer where it ends early.
-    fn read<'a>(&'a self, path: &'a str, range: Range<u64>) -> BoxFuture<'a, Fetch<Bytes>>;
+    /// Some bytes of a file; fewer where it ends early. With a version, of that one only: [`Trouble::Changed`] if it is
+    /// another by now.
+    fn read<'a>(&'a self, path: &'a str, range: Range<u64>, version: Option<&'a str>) -> BoxFuture<'a, Fetch<Bytes>>;
 
-    /// All files below a folder, with their sizes; an empty name is the top.
-    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Fetch<Vec<(String, u64)>>>;
+    /// All files below a folder; an empty name is the top.
+    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Fetch<Vec<(String, Looks)>>>;
+}
+
+/// How a file looks without being read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Looks {
+    /// How many bytes it has.
+    pub size: u64,
+    /// When it was last written, if that is known.
+    pub modified: Option<SystemTime>,
+    /// What the store calls this content: another has another version. A folder has no word for it.
+    pub version: Option<Arc<str>>,
 }
 
 /// What a store answers.
@@ -52,6 +64,8 @@ pub type Fetch<T> = std::result::Result<T, Trouble>;
 pub enum Trouble {
     /// There is no such file.
     Missing,
+    /// There is another file of this name by now.
+    Changed,
     /// Something that may be over the next time.
     Passing(String),
     /// Something that will be the same the next time.
@@ -76,11 +90,11 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    fn size<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Fetch<u64>> {
-        Box::pin(async move { Ok(self.file(path)?.len() as u64) })
+    fn look<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Fetch<Looks>> {
+        Box::pin(async move { Ok(looks(self.file(path)?)) })
     }
 
-    fn read<'a>(&'a self, path: &'a str, range: Range<u64>) -> BoxFuture<'a, Fetch<Bytes>> {
+    fn read<'a>(&'a self, path: &'a str, range: Range<u64>, _: Option<&'a str>) -> BoxFuture<'a, Fetch<Bytes>> {
         Box::pin(async move {
             let file = self.file(path)?;
             let at = |place: u64| file.len().min(place as usize);
@@ -88,12 +102,16 @@ impl Store for MemoryStore {
         })
     }
 
-    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Fetch<Vec<(String, u64)>>> {
-        let below = |(name, content): (&String, &Bytes)| {
-            below(name, folder).is_some().then(|| (name.clone(), content.len() as u64))
-        };
+    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Fetch<Vec<(String, Looks)>>> {
+        let below =
+            |(name, content): (&String, &Bytes)| below(name, folder).is_some().then(|| (name.clone(), looks(content)));
         Box::pin(async move { Ok(self.files.iter().filter_map(below).collect()) })
     }
+}
+
+/// Of a file in memory, which never changes.
+fn looks(content: &Bytes) -> Looks {
+    Looks { size: content.len() as u64, ..Looks::default() }
 }
 
 /// One file, in any place.
@@ -101,9 +119,7 @@ impl Store for MemoryStore {
 pub struct Shard {
     /// As the user wrote it, for messages.
     name: Arc<str>,
-    size: u64,
-    /// When it was last written, where the place of it tells: a folder does.
-    modified: Option<SystemTime>,
+    looks: Looks,
     origin: Origin,
 }
 
@@ -124,12 +140,24 @@ impl Shard {
 
     /// How many bytes it has.
     pub fn size(&self) -> u64 {
-        self.size
+        self.looks.size
     }
 
-    /// When it was last written, if that is known.
-    pub(super) fn modified(&self) -> Option<SystemTime> {
-        self.modified
+    /// How it looked when it was found.
+    pub(super) fn looks(&self) -> &Looks {
+        &self.looks
+    }
+
+    /// The same file as it is now; `None` if it is gone.
+    pub(super) async fn again(&self) -> Result<Option<Self>> {
+        let again = match &self.origin {
+            Origin::Local { path, .. } => Self::local(path),
+            Origin::Store { store, path } => find_one(store, &self.name, path).await,
+        };
+        match again {
+            Err(error) if error.kind() == ErrorKind::Path => Ok(None),
+            again => again.map(Some),
+        }
     }
 
     /// Where it is, if it is a file of this machine.
@@ -145,15 +173,20 @@ impl Shard {
         if range.is_empty() {
             return Ok(Bytes::new());
         }
-        if range.end > self.size {
+        if range.end > self.size() {
             return Err(Error::format(format!(
                 "{}: bytes {}..{} are outside the {} bytes of the file: is it whole?",
-                self.name, range.start, range.end, self.size
+                self.name,
+                range.start,
+                range.end,
+                self.size()
             )));
         }
         let bytes = match &self.origin {
             Origin::Local { absolute, .. } => retry(|| read_file(absolute.clone(), range.clone())).await,
-            Origin::Store { store, path } => retry(|| store.read(path, range.clone())).await,
+            Origin::Store { store, path } => {
+                retry(|| store.read(path, range.clone(), self.looks.version.as_deref())).await
+            }
         };
         let bytes = bytes.map_err(|trouble| failed(&self.name, trouble))?;
         if bytes.len() as u64 != range.end - range.start {
@@ -165,11 +198,11 @@ impl Shard {
 
     /// What a manifest says of it.
     pub async fn entry(&self) -> Result<FileEntry> {
-        let first = self.range(0..self.size.min(DIGEST_BYTES)).await?;
-        let last = self.range(self.size.saturating_sub(DIGEST_BYTES)..self.size).await?;
+        let first = self.range(0..self.size().min(DIGEST_BYTES)).await?;
+        let last = self.range(self.size().saturating_sub(DIGEST_BYTES)..self.size()).await?;
         Ok(FileEntry {
             name: self.file_name(),
-            bytes: self.size,
+            bytes: self.size(),
             digest: Digest::new().part(first).part(last).finish(),
         })
     }
@@ -186,8 +219,8 @@ impl Shard {
     pub async fn digest(&self) -> Result<String> {
         const AT_ONCE: u64 = 4 << 20;
         let mut digest = Digest::new();
-        for start in (0..self.size).step_by(AT_ONCE as usize) {
-            digest.update(self.range(start..(start + AT_ONCE).min(self.size)).await?);
+        for start in (0..self.size()).step_by(AT_ONCE as usize) {
+            digest.update(self.range(start..(start + AT_ONCE).min(self.size())).await?);
         }
         Ok(digest.finish())
     }
@@ -204,17 +237,17 @@ impl Shard {
         let name = path.to_string_lossy();
         let wrong = |error: &io::Error| Error::io_at(&*name, error);
         let metadata = path.metadata().map_err(|error| wrong(&error))?;
-        let (size, modified) = (metadata.len(), metadata.modified().ok());
+        let looks = Looks { size: metadata.len(), modified: metadata.modified().ok(), version: None };
         // The folder without links and dots, so that one file is not read twice under two names; the file itself may be
         // a link, and two links are two files.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let mut absolute = folder.canonicalize().map_err(|error| wrong(&error))?;
         absolute.extend(path.file_name());
-        Ok(Self { name: name.into(), size, modified, origin: Origin::Local { path: path.into(), absolute } })
+        Ok(Self { name: name.into(), looks, origin: Origin::Local { path: path.into(), absolute } })
     }
 
-    fn stored(name: &str, size: u64, store: &Arc<dyn Store>, path: String) -> Self {
-        Self { name: name.into(), size, modified: None, origin: Origin::Store { store: store.clone(), path } }
+    fn stored(name: &str, looks: Looks, store: &Arc<dyn Store>, path: String) -> Self {
+        Self { name: name.into(), looks, origin: Origin::Store { store: store.clone(), path } }
     }
 }
 
@@ -236,7 +269,7 @@ async fn read_file(path: PathBuf, range: Range<u64>) -> Fetch<Bytes> {
 
 impl fmt::Debug for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Shard({}, {} bytes)", self.name, self.size)
+        write!(f, "Shard({}, {} bytes)", self.name, self.looks.size)
     }
 }
 
@@ -428,8 +461,8 @@ fn locate_address(pattern: &str, scheme: &str) -> Result<Located> {
 /// The file at a place.
 pub(super) async fn find_one(store: &Arc<dyn Store>, name: &str, place: &str) -> Result<Shard> {
     let place = place.trim_matches('/');
-    match retry(|| store.size(place)).await {
-        Ok(size) => Ok(Shard::stored(name, size, store, place.into())),
+    match retry(|| store.look(place)).await {
+        Ok(looks) => Ok(Shard::stored(name, looks, store, place.into())),
         Err(Trouble::Missing) if store.list(place).await.is_ok_and(|files| !files.is_empty()) => Err(is_folder(name)),
         Err(trouble) => Err(failed(name, trouble)),
     }
@@ -444,11 +477,11 @@ pub(super) async fn find_many(
     rest: &str,
 ) -> Result<Vec<Shard>> {
     let place = place.trim_matches('/');
-    let listed = store.list(place).await.map_err(|trouble| failed(pattern, trouble))?;
+    let listed = retry(|| store.list(place)).await.map_err(|trouble| failed(pattern, trouble))?;
     let mut shards = Vec::new();
-    for (path, size) in listed {
+    for (path, looks) in listed {
         let Some(below) = below(&path, place).filter(|below| glob::matches(rest, below)) else { continue };
-        shards.push(Shard::stored(&format!("{folder}{below}"), size, store, path.clone()));
+        shards.push(Shard::stored(&format!("{folder}{below}"), looks, store, path.clone()));
     }
     Ok(shards)
 }
@@ -474,6 +507,7 @@ fn matches_nothing(pattern: &str) -> Error {
 fn failed(name: &str, trouble: Trouble) -> Error {
     match trouble {
         Trouble::Missing => Error::io_at(name, &io::Error::new(io::ErrorKind::NotFound, "no such file")),
+        Trouble::Changed => Error::io_at(name, &io::Error::other("another file took its place while it was read")),
         Trouble::Passing(what) | Trouble::Lasting(what) => Error::io_at(name, &io::Error::other(what)),
     }
 }

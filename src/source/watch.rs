@@ -74,7 +74,8 @@ impl Watched {
             Error::unsupported("a folder must be watched inside a tokio runtime, which reads its files")
         })?;
         let manifest = Manifest::new("watched files", Vec::new(), how);
-        Ok(Self { places, options, files, manifest, runtime, pace: Pace::default() })
+        let pace = Pace::new(places.has_store());
+        Ok(Self { places, options, files, manifest, runtime, pace })
     }
 }
 

@@ -5,13 +5,14 @@
 //! version; the default is a small one, for every day. An in-process broker is tested without Java: `source/kafka/`.
 
 use std::net::TcpListener;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anemone::rng::Rng;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
@@ -70,12 +71,40 @@ impl Broker {
     }
 
     fn create_topic(&self, name: &str) {
+        self.create(NewTopic::new(name, PARTITIONS, TopicReplication::Fixed(1)));
+    }
+
+    fn create(&self, topic: NewTopic) {
+        self.administer(async |admin, options| admin.create_topics([&topic], options).await.unwrap());
+    }
+
+    /// Asks the broker for a change of topics, which must be made.
+    fn administer<T: std::fmt::Debug>(
+        &self,
+        act: impl AsyncFnOnce(&AdminClient<DefaultClientContext>, &AdminOptions) -> Vec<Result<String, T>>,
+    ) {
         let admin: AdminClient<DefaultClientContext> = self.config().create().unwrap();
-        let topic = NewTopic::new(name, PARTITIONS, TopicReplication::Fixed(1));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(30)));
-        let created = runtime.block_on(admin.create_topics([&topic], &options)).unwrap();
-        created.into_iter().for_each(|topic| drop(topic.unwrap()));
+        runtime.block_on(act(&admin, &options)).into_iter().for_each(|topic| drop(topic.unwrap()));
+    }
+
+    /// Rows for one partition, each with a key and a time in milliseconds if it has them.
+    fn send_to(
+        &self,
+        topic: &str,
+        partition: i32,
+        rows: Range<usize>,
+        stamps: impl Fn(usize) -> (Option<String>, Option<i64>),
+    ) {
+        let producer: BaseProducer = self.config().set("enable.idempotence", "true").create().unwrap();
+        for row in rows {
+            let (payload, (key, time)) = (message(row), stamps(row));
+            let mut record = BaseRecord::<str, str>::to(topic).partition(partition).payload(&payload);
+            (record.key, record.timestamp) = (key.as_deref(), time);
+            producer.send(record).map_err(|(error, _)| error).unwrap();
+        }
+        producer.flush(Duration::from_secs(60)).unwrap();
     }
 
     /// Rows that are their own numbers in binary, dealt out to the partitions.
@@ -88,8 +117,7 @@ impl Broker {
             .set("queue.buffering.max.messages", "1000000");
         let producer: BaseProducer = config.create().unwrap();
         for row in 0..rows {
-            let columns: Vec<String> = (0..BITS).map(|bit| format!("\"b{bit}\":{}", row >> bit & 1)).collect();
-            let payload = format!("{{{}}}", columns.join(","));
+            let payload = message(row);
             let record = BaseRecord::<(), str>::to(topic).partition(row as i32 % PARTITIONS).payload(&payload);
             producer.send(record).map_err(|(error, _)| error).unwrap();
         }
@@ -101,6 +129,12 @@ impl Drop for Broker {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// A row that is its own number in binary.
+fn message(row: usize) -> String {
+    let columns: Vec<String> = (0..BITS).map(|bit| format!("\"b{bit}\":{}", row >> bit & 1)).collect();
+    format!("{{{}}}", columns.join(","))
 }
 
 /// The first of three ports in a row that nobody uses.
@@ -124,8 +158,12 @@ fn pipeline(broker: &Broker, topic: &str, rows: usize, more: &str) -> String {
 }
 
 fn start(file: &Path, out: &Path) -> Child {
+    start_with(&["--quiet"], file, out)
+}
+
+fn start_with(flags: &[&str], file: &Path, out: &Path) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
-    command.args(["train", "--quiet", "--resume", "--threads", "1", "--out"]).args([out, file]);
+    command.args(["train", "--resume", "--threads", "1"]).args(flags).arg("--out").args([out, file]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -292,4 +330,141 @@ fn check_mistakes(broker: &Broker, folder: &Path, rows: usize) {
     let (code, said) =
         run("nobody", &pipeline(broker, "small", rows, "").replace("timeout = 20", "timeout = 3"), "unused");
     assert!(code != Some(0) && said.contains("no answer within 3 seconds"), "{code:?} {said}");
+}
+
+#[test]
+fn topics_begin_at_a_time_get_partitions_are_compacted_and_vanish() {
+    if std::env::var_os("ANEMONE_KAFKA").is_none() {
+        eprintln!("skipped: ANEMONE_KAFKA is not set: .ci/kafka gets Kafka's jars");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let broker = Broker::start(&folder.path().join("broker"));
+    let run = |name: &str, rows: usize, more: &str| {
+        let text = pipeline(&broker, name, rows, more)
+            .replace("'round-robin'", "'arrival'")
+            .replace("timeout = 20", "timeout = 4")
+            .replace("[decode]", "options = { 'topic.metadata.refresh.interval.ms' = '500' }\n[decode]");
+        let file = folder.path().join(format!("{name}.toml"));
+        std::fs::write(&file, text).unwrap();
+        start_with(&[], &file, &folder.path().join(name))
+    };
+    let place = |name: &str| outcome(&folder.path().join(name)).2;
+    let ends = |child: Child| {
+        let output = finish(child, Duration::from_secs(90));
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let until_step = |name: &str, step: u64, child: &mut Child| {
+        let begun = Instant::now();
+        while step_of(&folder.path().join(name)) < step {
+            assert!(begun.elapsed() < Duration::from_secs(60) && child.try_wait().unwrap().is_none(), "{name}: {step}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let topic = |name, partitions| NewTopic::new(name, partitions, TopicReplication::Fixed(1));
+
+    // A message a second; those of one partition are ten minutes older. From a time on, 300 and 500 are left.
+    broker.create(topic("timed", 2));
+    let eleven = 1_794_999_600_000; // 2026-11-18T11:00:00Z
+    for (partition, earlier) in [(0, 600), (1, 0)] {
+        let at = |row: usize| (None, Some(eleven + 1000 * (row as i64 - earlier)));
+        broker.send_to("timed", partition, 0..[900, 500][partition as usize], at);
+    }
+    let (is_good, said) = ends(run("timed", 800, "start = '2026-11-18T11:00:00Z'"));
+    assert!(is_good, "{said}");
+    let cursor = place("timed")["cursor"].clone();
+    // 800 rows from there on reach the end of both: nothing older was read, and nothing was left out.
+    check_ends(&cursor, &[900, 500]);
+
+    // A partition that appears while the run waits: from its beginning, though it was filled before it was noticed.
+    broker.create(topic("grows", 2));
+    let plain = |_| (None, None);
+    broker.send_to("grows", 0, 0..400, plain);
+    broker.send_to("grows", 1, 400..800, plain);
+    let mut child = run("grows", 1200, "");
+    until_step("grows", 3, &mut child);
+    broker.administer(async |admin, options| {
+        admin.create_partitions([&NewPartitions::new("grows", 3)], options).await.unwrap()
+    });
+    broker.send_to("grows", 2, 800..1200, plain);
+    let (is_good, said) = ends(child);
+    assert!(is_good && said.contains("topic `grows`: there are 3 partitions now"), "{said}");
+    check_ends(&place("grows")["cursor"], &[400, 400, 400]);
+
+    // Holes in the offsets of a compacted topic are no gap, and on_gap = "fail" says nothing of them.
+    let compacted = topic("compacted", 1)
+        .set("cleanup.policy", "compact")
+        .set("segment.bytes", "400000") // more than a batch of the producer
+        .set("segment.ms", "100")
+        .set("min.cleanable.dirty.ratio", "0.01")
+        .set("max.compaction.lag.ms", "100");
+    broker.create(compacted);
+    let keyed = |row: usize| (Some(format!("k{}", row % 1500)), None);
+    for part in 0..6 {
+        broker.send_to("compacted", 0, 1000 * part..1000 * (part + 1), keyed);
+    }
+    let left = messages_after_compaction(&broker, "compacted", 6000);
+    let rows = left / BATCH_ROWS * BATCH_ROWS;
+    let mut child = run("compacted", rows, "");
+    until_step("compacted", 3, &mut child);
+    if child.try_wait().unwrap().is_none() {
+        child.kill().unwrap(); // SIGKILL, by id: windows with holes are put together again
+    }
+    child.wait().unwrap();
+    let (is_good, said) = ends(run("compacted", rows, "on_gap = 'fail'"));
+    assert!(is_good && !said.contains("gone"), "{said}");
+    assert_eq!(place("compacted")["rows"], rows);
+    println!("compacted: {left} of 6000 messages are left");
+
+    // A topic that is deleted ends the run that waits for more of it, and what was learned is kept.
+    broker.create(topic("vanishes", 2));
+    broker.send_to("vanishes", 0, 0..1000, plain);
+    let mut child = run("vanishes", 100_000, "");
+    until_step("vanishes", 3, &mut child);
+    broker.administer(async |admin, options| admin.delete_topics(&["vanishes"], options).await.unwrap());
+    let (is_good, said) = ends(child);
+    assert!(
+        !is_good && said.contains("topic `vanishes`: partition 0, which this run has read from, is gone"),
+        "{said}"
+    );
+    assert!(step_of(&folder.path().join("vanishes")) >= 3);
+    let (is_good, said) = ends(run("vanishes", 100_000, ""));
+    assert!(!is_good && said.contains("topic `vanishes` is not there"), "{said}");
+}
+
+/// Every message of every partition is before the cursor.
+fn check_ends(cursor: &Value, ends: &[u64]) {
+    let position = &cursor["position"];
+    let mut reached: Vec<u64> =
+        (0..ends.len()).map(|partition| position["next"][partition.to_string()].as_u64().unwrap()).collect();
+    if let Some(partition) = position["window"]["partition"].as_u64() {
+        reached[partition as usize] += cursor["row"].as_u64().unwrap();
+    }
+    assert_eq!(reached, ends, "{cursor}");
+}
+
+/// Waits until the broker has compacted a topic of one partition, and does so no more; how many messages are left.
+fn messages_after_compaction(broker: &Broker, topic: &str, sent: usize) -> usize {
+    let begun = Instant::now();
+    let mut before = sent;
+    loop {
+        let consumer: BaseConsumer = broker.config().set("group.id", "count").create().unwrap();
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(topic, 0, rdkafka::Offset::Beginning).unwrap();
+        consumer.assign(&list).unwrap();
+        let mut count = 0;
+        loop {
+            let message = consumer.poll(Duration::from_secs(20)).expect("a message within 20 seconds").unwrap();
+            count += 1;
+            if rdkafka::Message::offset(&message) as usize + 1 == sent {
+                break;
+            }
+        }
+        if count < sent / 2 && count == before {
+            return count;
+        }
+        before = count;
+        assert!(begun.elapsed() < Duration::from_secs(90), "{count} of {sent} messages are left: no compaction");
+        thread::sleep(Duration::from_secs(2));
+    }
 }

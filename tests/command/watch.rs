@@ -61,8 +61,14 @@ fn deliver(made: &Path, into: &Path, count: usize, apart: Duration) {
 }
 
 fn start(pipeline: &Path, out: &Path) -> Child {
+    start_with(&["--quiet"], pipeline, out)
+}
+
+fn start_with(flags: &[&str], pipeline: &Path, out: &Path) -> Child {
     Command::new(env!("CARGO_BIN_EXE_anemone"))
-        .args(["train", "--quiet", "--resume", "--threads", "1", "--out"])
+        .args(["train", "--resume", "--threads", "1"])
+        .args(flags)
+        .arg("--out")
         .args([out, pipeline])
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -205,7 +211,24 @@ fn every_format_is_watched_and_a_file_unlike_the_first_is_bad_data() {
     };
     let zstd = |bytes: Vec<u8>| zstd::encode_all(&bytes[..], 3).unwrap();
     // Of every format: two files that are alike, and one that is not.
-    let cases: [(&str, [Vec<u8>; 3], &str); 5] = [
+    // Of Parquet: the same column of another type, which a list of numbers is not.
+    let parquet = |column: Option<std::ops::Range<usize>>| -> Vec<u8> {
+        let path = folder.path().join("made");
+        match column {
+            Some(range) => shards::write_rows(&path, rows[range].concat(), 8, 12),
+            None => {
+                let texts = arrow::array::StringArray::from_iter_values(["sea", "sand"]);
+                shards::write_parquet(&path, "snps", Arc::new(texts), 12);
+            }
+        }
+        std::fs::read(&path).unwrap()
+    };
+    let cases: [(&str, [Vec<u8>; 3], &str); 6] = [
+        (
+            "parquet",
+            [parquet(Some(0..40)), parquet(Some(40..60)), parquet(None)],
+            "has texts where the first file had rows of 8 whole numbers",
+        ),
         ("npy", [npy(&rows[..40], 8), npy(&rows[40..], 8), npy(&rows[..9], 5)], "rows of shape [5]"),
         ("bin", [tokens(0..33), tokens(33..60), vec![7; 9]], "9 bytes are not whole"),
         ("bin.zst", [zstd(tokens(0..33)), zstd(tokens(33..60)), vec![7; 9]], "c.bin.zst"),
@@ -219,7 +242,7 @@ fn every_format_is_watched_and_a_file_unlike_the_first_is_bad_data() {
             std::fs::write(shards.join(format!("{name}.{ending}")), bytes).unwrap();
         }
         let decode = match ending {
-            "npy" => "",
+            "npy" | "parquet" => "",
             "jsonl" | "jsonl.zst" => "[decode]\nwindow = 4\n",
             _ => "[decode]\nwindow = 8\nvocab = 5\n",
         };
@@ -247,4 +270,49 @@ fn every_format_is_watched_and_a_file_unlike_the_first_is_bad_data() {
         let ledger = std::fs::read_to_string(out.join("quarantine.jsonl")).unwrap();
         assert!(ledger.lines().count() == 1 && ledger.contains(reason), "{ending}: {ledger}");
     }
+}
+
+#[test]
+fn a_file_that_is_replaced_after_it_was_learned_from_is_named_and_not_learned_from_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (made, shards, out) = (folder.path().join("made"), folder.path().join("shards"), folder.path().join("run"));
+    for folder in [&made, &shards] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    let put = |number: usize, name: &str| {
+        let aside = made.join("aside");
+        std::fs::write(&aside, shard(&made, number)).unwrap();
+        std::fs::rename(aside, shards.join(name)).unwrap();
+    };
+    let file = |rows: usize| pipeline(folder.path(), "watch.toml", &shards, &format!("[learn]\nrows = {rows}\n"));
+    put(0, "a.parquet");
+    put(2, "b.parquet");
+    finish(start(&file(ROWS + 32), &out), "the first file and some of the second");
+    // Between two runs, and during one.
+    put(1, "a.parquet");
+    let mut child = start_with(&[], &file(3 * ROWS), &out);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while outcome(&out).2["rows"] != 2 * ROWS {
+        assert!(Instant::now() < deadline && child.try_wait().unwrap().is_none(), "{}", finish(child, "b.parquet"));
+        thread::sleep(Duration::from_millis(20));
+    }
+    put(3, "b.parquet");
+    thread::sleep(Duration::from_millis(1500)); // for the replacement to be seen before the last file ends the run
+    put(4, "c.parquet");
+    let said = finish(child, "three files");
+    for name in ["a.parquet", "b.parquet"] {
+        assert_eq!(said.matches(&format!("{name}: was replaced after it was learned from")).count(), 1, "{said}");
+    }
+    let position = &outcome(&out).2["cursor"]["position"];
+    assert_eq!(outcome(&out).2["rows"], 3 * ROWS, "{position}");
+    // The same rows from files that nobody replaced: the same parameters.
+    let at_rest = folder.path().join("shards-at-rest");
+    std::fs::create_dir(&at_rest).unwrap();
+    for (number, name) in [(0, "a.parquet"), (2, "b.parquet"), (4, "c.parquet")] {
+        std::fs::write(at_rest.join(name), shard(&made, number)).unwrap();
+    }
+    let whole = folder.path().join("whole");
+    let file = pipeline(folder.path(), "rest.toml", &at_rest, &format!("[learn]\nrows = {}\n", 3 * ROWS));
+    finish(start(&file, &whole), "files at rest");
+    assert!(outcome(&out).0 == outcome(&whole).0, "parameters differ");
 }

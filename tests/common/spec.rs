@@ -319,6 +319,65 @@ impl<'a> Spec<'a> {
         }
     }
 
+    /// log of the largest product below every unit of every node: over values that are missing and latents together. A
+    /// table takes its largest entry, a density its value at the mode.
+    pub fn log_maxima(&self, batch: &Batch, row: usize) -> Vec<Vec<f64>> {
+        let mut values: Vec<Vec<f64>> = Vec::new();
+        for node in self.circuit.nodes() {
+            let unit_value = |unit: usize| match &node.kind {
+                NodeKind::Input { var, param } if batch.is_missing(row, *var) => {
+                    let (theta, distribution) = (&self.theta[param.index()][unit], self.distribution(*param));
+                    match distribution.num_cats() {
+                        Some(_) if distribution.is_table() => theta.iter().copied().fold(0.0, f64::max).ln(),
+                        Some(cats) => {
+                            let logs = (0..cats).map(|c| distribution.log_prob(&narrow(theta), f64::from(c)));
+                            logs.fold(f64::NEG_INFINITY, f64::max)
+                        }
+                        None => distribution.log_prob(&narrow(theta), distribution.mode(&narrow(theta))),
+                    }
+                }
+                NodeKind::Input { var, param } => self.log_input(*param, unit, batch, row, *var),
+                NodeKind::Product { factors } => factors_of(factors, unit).map(|(n, u)| values[n][u]).sum(),
+                NodeKind::Sum { groups } => {
+                    let (param, r, children) = self.sum_unit(groups, unit);
+                    let weights = &self.theta[param.index()][r];
+                    let terms = children.iter().zip(weights).map(|(&(n, u), w)| w.ln() + values[n][u]);
+                    terms.fold(f64::NEG_INFINITY, f64::max)
+                }
+            };
+            let units = (0..node.units).map(unit_value).collect();
+            values.push(units);
+        }
+        values
+    }
+
+    /// log p(values, latents) of every way to draw from the root that agrees with a row: it lists them all. Circuits of
+    /// tables only.
+    pub fn log_joints(&self, batch: &Batch, row: usize) -> Vec<f64> {
+        self.joints_below(batch, row, (self.circuit.root().index(), 0))
+    }
+
+    fn joints_below(&self, batch: &Batch, row: usize, (i, unit): Unit) -> Vec<f64> {
+        match &self.circuit.nodes()[i].kind {
+            NodeKind::Input { var, param } => match batch.is_missing(row, *var) {
+                true => self.theta[param.index()][unit].iter().map(|p| p.ln()).collect(),
+                false => vec![self.log_input(*param, unit, batch, row, *var)],
+            },
+            NodeKind::Product { factors } => factors_of(factors, unit).fold(vec![0.0], |joints, factor| {
+                let below = self.joints_below(batch, row, factor);
+                joints.iter().flat_map(|a| below.iter().map(move |b| a + b)).collect()
+            }),
+            NodeKind::Sum { groups } => {
+                let (param, r, children) = self.sum_unit(groups, unit);
+                let below = children.into_iter().enumerate().flat_map(|(k, child)| {
+                    let weight = self.theta[param.index()][r][k].ln();
+                    self.joints_below(batch, row, child).into_iter().map(move |joint| weight + joint)
+                });
+                below.collect()
+            }
+        }
+    }
+
     /// The block, the row and the children of one unit of a sum.
     fn sum_unit(&self, groups: &[SumGroup], mut unit: usize) -> (ParamId, usize, Vec<Unit>) {
         for group in groups {

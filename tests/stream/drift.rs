@@ -80,7 +80,7 @@ impl Run {
 }
 
 fn with(action: &str) -> String {
-    format!("{CHANGING}[drift]\ndetector = 'both'\nwindow_rows = 1000\non_drift = '{action}'\n")
+    format!("{CHANGING}[drift]\ndetector = 'both'\nmean_rows = 1000\non_drift = '{action}'\n")
 }
 
 #[test]

@@ -60,7 +60,17 @@ impl Fixed {
         batch: &'a Batch,
         flow_bits: i64,
     ) -> Pass<'a> {
-        Pass { circuit: &self.circuit, plan: &self.plan, isa: self.isa, arithmetic, theta, packed, batch, flow_bits }
+        Pass {
+            circuit: &self.circuit,
+            plan: &self.plan,
+            isa: self.isa,
+            arithmetic,
+            theta,
+            packed,
+            batch,
+            flow_bits,
+            best: None,
+        }
     }
 
     /// Large tables, of which every row is up to date.

@@ -4,10 +4,12 @@
 //! standard form (`scaled`) as soon as it is computed. A row that linear space cannot hold, forwards or backwards,
 //! is found here and marked: the backward pass then meets no surprises.
 
+use super::kernels::max_product::multiply_max;
 use super::kernels::product::{Matrix, MatrixMut, multiply};
 use super::kernels::{Arithmetic, Isa, multiversion};
 use super::packed::PackedWeights;
 use super::products;
+use super::questions::Best;
 use super::scaled::{
     DOUBTFUL, NO_LOSS, SAFE_BITS, SOME_LOSS, Scale, ZERO, align_row, extremes, gain_bits, is_above_loss,
     is_comfortable, standard_exponent, standardize_row, underflow_loss,
@@ -34,6 +36,8 @@ pub(super) struct Pass<'a> {
     pub batch: &'a Batch,
     /// The largest flow that a row can have at the root is below 2^this.
     pub flow_bits: i64,
+    /// Set for max-product: sums take the largest term, and a missing input has the value of its mode.
+    pub best: Option<&'a Best>,
 }
 
 impl<'a> Pass<'a> {
@@ -47,16 +51,19 @@ impl<'a> Pass<'a> {
         unsafe { self.theta.get(self.circuit.layout().block(param).values.clone()) }
     }
 
-    /// The row of a category in a table; `None` for a missing one.
+    /// The row of a category in a table; for a missing one `None`, or in a max-product the largest of each unit.
     ///
     /// # Safety
     /// As `block`.
     #[inline(always)]
     pub unsafe fn table_row(self, param: ParamId, category: u32) -> Option<&'a [f32]> {
         let layout = self.circuit.layout().block(param);
-        let start = layout.values.start + category as usize * layout.units();
-        // SAFETY: the row is part of the block, which nobody updates meanwhile: the caller's promise.
-        (category != MISSING).then(|| unsafe { self.theta.get(start..start + layout.units()) })
+        let start = layout.values.start + (category as usize).wrapping_mul(layout.units());
+        match category {
+            MISSING => self.best.map(|best| best.of_table(param)),
+            // SAFETY: the row is part of the block, which nobody updates meanwhile: the caller's promise.
+            _ => Some(unsafe { self.theta.get(start..start + layout.units()) }),
+        }
     }
 
     /// The weights of a group as a matrix.
@@ -129,7 +136,10 @@ fn input_forward(pass: Pass<'_>, tile: &Tile, state: &mut TileState, input: &Inp
     for (row, (out, scale)) in out.chunks_exact_mut(units).zip(&mut state.scales[scales]).enumerate() {
         *scale = if distribution.is_table() {
             match tile.categories(input.var)[row] {
-                MISSING => out.fill(1.0),
+                MISSING => match pass.best {
+                    Some(best) => out.copy_from_slice(best.of_table(input.param)),
+                    None => out.fill(1.0),
+                },
                 category => out.copy_from_slice(&block[category as usize * units..][..units]),
             }
             let seen = extremes(out);
@@ -137,6 +147,8 @@ fn input_forward(pass: Pass<'_>, tile: &Tile, state: &mut TileState, input: &Inp
         } else if let Some(value) = tile.real(pass.batch, row, input.var) {
             logs.iter_mut().zip(&params).for_each(|(log, params)| *log = distribution.log_prob(params, value));
             densities(out, &logs)
+        } else if let Some(best) = pass.best {
+            densities(out, &best.logs[input.param.index()])
         } else {
             out.fill(1.0);
             Scale::UNIT
@@ -185,13 +197,12 @@ fn mix(pass: Pass<'_>, tile: &Tile, sum: &SumStep, group: &PlanGroup, scratch: &
         Some(packed) => &packed.forward,
         None => scratch.packs.forward(pass.arithmetic, group.param, weights),
     };
-    multiply(
-        pass.arithmetic,
-        MatrixMut::new(&mut out[group.start..], rows, group.units, sum.value.units),
-        Matrix::new(panel, rows, group.panel.units, group.panel.buffer.units),
-        packed,
-        &mut scratch.left,
-    );
+    let out = MatrixMut::new(&mut out[group.start..], rows, group.units, sum.value.units);
+    let panel = Matrix::new(panel, rows, group.panel.units, group.panel.buffer.units);
+    match pass.best {
+        None => multiply(pass.arithmetic, out, panel, packed, &mut scratch.left),
+        Some(_) => multiply_max(pass.arithmetic, out, panel, packed),
+    }
 }
 
 /// Scales of a sum's rows, once its groups are computed.

@@ -22,6 +22,7 @@ mod lazy;
 mod log_space;
 mod packed;
 mod products;
+mod questions;
 mod reference;
 mod renormalize;
 mod scaled;
@@ -52,6 +53,7 @@ pub use self::flow_memory::bytes_per_row;
 #[doc(hidden)]
 pub use self::kernel_cases::{KernelCase, kernel_cases};
 pub use self::kernels::{Isa, IsaCap, Precision};
+pub(crate) use self::questions::{FlowTile, Mixing, ValueTile};
 pub use self::reference::reference_gemm;
 pub(crate) use self::top_down::top_down_of;
 

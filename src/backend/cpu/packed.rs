@@ -67,6 +67,17 @@ pub(super) fn pack_forward(fixed: &Fixed, arithmetic: Arithmetic, theta: &[f32])
     blocks
 }
 
+/// The same for both directions.
+pub(super) fn pack_both(fixed: &Fixed, arithmetic: Arithmetic, theta: &[f32]) -> Vec<Option<PackedWeights>> {
+    let mut blocks = pack_forward(fixed, arithmetic, theta);
+    for (packed, layout) in blocks.iter_mut().zip(fixed.circuit.layout().blocks()) {
+        if let Some(packed) = packed {
+            packed.backward.pack(arithmetic, weights(layout, theta));
+        }
+    }
+    blocks
+}
+
 fn unpacked(fixed: &Fixed) -> Vec<Option<PackedWeights>> {
     fixed.stages.tied.iter().map(|tied| tied.map(|_| PackedWeights::default())).collect()
 }

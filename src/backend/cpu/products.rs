@@ -70,8 +70,8 @@ struct AtOnce<'a> {
 /// A factor for all rows of a tile.
 #[derive(Clone, Copy)]
 enum Operand<'a> {
-    /// A table, and the category of each row.
-    Table(&'a [f32], &'a [u32]),
+    /// A table, the category of each row, and in a max-product what stands for a missing one.
+    Table(&'a [f32], &'a [u32], Option<&'a [f32]>),
     /// Values, and where their scales begin.
     Values(&'a [f32], usize),
 }
@@ -93,7 +93,9 @@ impl<'a> AtOnce<'a> {
                 FactorSource::Table { var, param } => {
                     num_tables += 1;
                     // SAFETY: parameters rest while tiles need them.
-                    Operand::Table(unsafe { pass.block(param) }, tile.categories(var))
+                    let block = unsafe { pass.block(param) };
+                    let best = pass.best.map(|best| best.of_table(param));
+                    Operand::Table(block, tile.categories(var), best)
                 }
                 FactorSource::Value(buffer) => {
                     // SAFETY: a factor's buffer lies below this step's, was written before, and the tile is ours.
@@ -125,7 +127,7 @@ impl<'a> AtOnce<'a> {
         // No closures in here either.
         for operand in &self.operands[..self.count] {
             factors[count] = match *operand {
-                Operand::Table(block, categories) => {
+                Operand::Table(block, categories, best) => {
                     if let Some(&ahead) = categories.get(row + rows_ahead(units))
                         && ahead != MISSING
                     {
@@ -133,7 +135,10 @@ impl<'a> AtOnce<'a> {
                     }
                     match categories[row] {
                         MISSING if self.num_tables > 1 => return None,
-                        MISSING => continue,
+                        MISSING => match best {
+                            Some(best) => best,
+                            None => continue,
+                        },
                         category => &block[category as usize * units..][..units],
                     }
                 }

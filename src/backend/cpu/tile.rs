@@ -201,8 +201,7 @@ pub(super) fn lanes(
     }
     let most = if is_round_trip { MOST_LANES } else { usize::MAX };
     let count = num_rows.div_ceil(MOST_TILE_ROWS).clamp(num_rows.clamp(1, LEAST_LANES), most);
-    let resident = RESIDENT_BYTES / (4 * plan.value_units.max(1));
-    let rows = if resident >= LEAST_RESIDENT_ROWS { resident.min(MOST_TILE_ROWS) } else { MOST_TILE_ROWS };
+    let rows = resident_rows(plan);
     let cut = |lane: Range<usize>| {
         let len = lane.len();
         let tiles = if is_round_trip { len.div_ceil(rows).max(1) } else { 1 };
@@ -210,6 +209,12 @@ pub(super) fn lanes(
         cut.map(move |tile| lane.start + tile.start..lane.start + tile.end).collect()
     };
     pieces(num_rows, num_rows.div_ceil(count).max(1)).map(cut).collect()
+}
+
+/// As many rows as the last cache holds the values of, if those are enough for a matrix product.
+pub(super) fn resident_rows(plan: &Plan) -> usize {
+    let resident = RESIDENT_BYTES / (4 * plan.value_units.max(1));
+    if resident >= LEAST_RESIDENT_ROWS { resident.min(MOST_TILE_ROWS) } else { MOST_TILE_ROWS }
 }
 
 /// A multiple of the heights of all matrix kernels.

@@ -101,4 +101,12 @@ impl Distribution for Gaussian {
     fn sample(&self, params: &[f32], rng: &mut Rng) -> f64 {
         f64::from(params[0]) + f64::from(params[1]) * rng.normal()
     }
+
+    fn mean_and_variance(&self, params: &[f32]) -> (f64, f64) {
+        (f64::from(params[0]), f64::from(params[1]).powi(2))
+    }
+
+    fn mode(&self, params: &[f32]) -> f64 {
+        f64::from(params[0])
+    }
 }

@@ -71,6 +71,46 @@ pub trait Distribution: Debug + Send + Sync {
 
     /// Draws a value.
     fn sample(&self, params: &[f32], rng: &mut Rng) -> f64;
+
+    /// Mean and variance of a unit's values, in the units of the data: a category counts as its number. As given it
+    /// lists categories, or where there are none counts 0, 1, 2, …; a family over real numbers has its own.
+    fn mean_and_variance(&self, params: &[f32]) -> (f64, f64) {
+        let (mut mass, mut mean, mut square) = (0.0, 0.0, 0.0);
+        for_each_value(self, params, |value, probability| {
+            mass += probability;
+            mean += probability * value;
+            square += probability * value * value;
+        });
+        mean /= mass;
+        (mean, (square / mass - mean * mean).max(0.0))
+    }
+
+    /// The value at which a unit's probability, or density, is largest; the smallest of several. As given it lists
+    /// values as [`mean_and_variance`](Self::mean_and_variance) does.
+    fn mode(&self, params: &[f32]) -> f64 {
+        let mut best = (0.0, f64::NEG_INFINITY);
+        for_each_value(self, params, |value, probability| {
+            if probability > best.1 {
+                best = (value, probability);
+            }
+        });
+        best.0
+    }
+}
+
+/// Shows the categories of a unit with their probabilities, or as many counts as hold all its mass but 1e-12.
+fn for_each_value(distribution: &(impl Distribution + ?Sized), params: &[f32], mut see: impl FnMut(f64, f64)) {
+    /// Counts that are looked at, at the most.
+    const MOST_COUNTS: u32 = 1 << 20;
+    let mut left = 1.0;
+    for value in 0..distribution.num_cats().unwrap_or(MOST_COUNTS) {
+        let probability = distribution.log_prob(params, f64::from(value)).exp();
+        see(f64::from(value), probability);
+        left -= probability;
+        if distribution.num_cats().is_none() && left < 1e-12 {
+            break;
+        }
+    }
 }
 
 /// The distribution that a circuit file names.

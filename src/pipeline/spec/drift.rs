@@ -9,8 +9,8 @@ use super::document::Document;
 use super::section::Section;
 use super::source::SourceSpec;
 use super::tables;
-use crate::error::Result;
-use crate::learner::DEFAULT_WINDOW_ROWS;
+use crate::error::{Error, Result};
+use crate::learner::DEFAULT_MEAN_ROWS;
 use crate::learner::drift::{DetectorKind, DriftSpec};
 
 /// Who watches for drift, and what happens then.
@@ -20,7 +20,7 @@ pub struct DriftSection {
     #[serde(flatten)]
     pub watch: DriftSpec,
     /// Rows of the windowed mean log-likelihood.
-    pub window_rows: u64,
+    pub mean_rows: u64,
     /// What happens when a detector fires.
     pub on_drift: OnDrift,
     /// How many of the checkpoints that drift asked for are kept.
@@ -53,7 +53,7 @@ impl OnDrift {
 
 impl Default for DriftSection {
     fn default() -> Self {
-        Self { watch: DriftSpec::default(), window_rows: DEFAULT_WINDOW_ROWS, on_drift: OnDrift::default(), keep: 10 }
+        Self { watch: DriftSpec::default(), mean_rows: DEFAULT_MEAN_ROWS, on_drift: OnDrift::default(), keep: 10 }
     }
 }
 
@@ -62,7 +62,14 @@ pub(super) fn read(
     source: &SourceSpec,
     elsewhere: impl Fn(&str) -> Option<String>,
 ) -> Result<Option<DriftSection>> {
-    let section = Section::open(document, "drift")?.only(tables::DRIFT.keys, elsewhere)?;
+    let section = Section::open(document, "drift")?;
+    if section.has("window_rows") {
+        return Err(Error::option(format!(
+            "{}: is called drift.mean_rows; learn.window_rows are the rows of an epoch",
+            section.at("window_rows")
+        )));
+    }
+    let section = section.only(tables::DRIFT.keys, elsewhere)?;
     if !section.is_written() && !source.is_endless() {
         return Ok(None);
     }
@@ -78,7 +85,7 @@ pub(super) fn read(
     };
     Ok(Some(DriftSection {
         watch,
-        window_rows: section.whole("window_rows", 1)?.unwrap_or(usual.window_rows),
+        mean_rows: section.whole("mean_rows", 1)?.unwrap_or(usual.mean_rows),
         on_drift: section.choice("on_drift", &OnDrift::ALL)?.unwrap_or(usual.on_drift),
         keep: section.count("keep", 1)?.unwrap_or(usual.keep),
     }))
@@ -105,17 +112,18 @@ mod tests {
     #[test]
     fn words_and_numbers_are_read_and_mistakes_named() {
         let read = |keys: &str| drift(&format!("[source.synthetic]\n[drift]\n{keys}\n"));
-        let read_whole = read("detector = 'page-hinkley'\non_drift = 'raise-step'\nwindow_rows = 7\nkeep = 2").unwrap();
+        let read_whole = read("detector = 'page-hinkley'\non_drift = 'raise-step'\nmean_rows = 7\nkeep = 2").unwrap();
         let section = read_whole.expect("the section is there");
         assert_eq!((section.watch.detector, section.on_drift), (DetectorKind::PageHinkley, OnDrift::RaiseStep));
-        assert_eq!((section.window_rows, section.keep), (7, 2));
+        assert_eq!((section.mean_rows, section.keep), (7, 2));
         for (keys, complaint) in [
             ("detector = 'adwim'", "did you mean `adwin`?"),
             ("on_drift = 'raise_steps'", "did you mean `raise-step`?"),
             ("delta = 1.0", "drift.delta = 1.0: must be in (0, 1)"),
             ("threshold = 0", "drift.threshold = 0: must be positive"),
             ("tolerance = -1", "drift.tolerance = -1: must be a number, 0 or more"),
-            ("window_rows = 0", "drift.window_rows = 0: must be at least 1"),
+            ("mean_rows = 0", "drift.mean_rows = 0: must be at least 1"),
+            ("window_rows = 9", "drift.window_rows: is called drift.mean_rows"),
             ("lambda = 3", "drift.lambda: unknown key"),
         ] {
             let error = read(keys).unwrap_err().to_string();

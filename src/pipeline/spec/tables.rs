@@ -465,7 +465,7 @@ pub(super) const DRIFT: Table = Table {
             Default,
             "Page–Hinkley: deviations below the usual that do not count",
         ),
-        key("window_rows", Whole(1), Default, "Rows of the windowed log-likelihood in metrics and lines"),
+        key("mean_rows", Whole(1), Default, "Rows of the windowed log-likelihood in metrics and lines"),
         key(
             "on_drift",
             Word(&["report", "raise-step", "checkpoint", "stop"]),

@@ -31,8 +31,7 @@ const WINDOW_BYTES: usize = 256 << 10;
 /// How long to wait for a message before saying that there is none.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// How often brokers are asked for partitions: usually, and where one seems to be gone.
-const REFRESH: Duration = Duration::from_secs(30);
+/// How often brokers are asked for partitions where one seems to be gone; usually as often as the client asks itself.
 const REFRESH_IN_DOUBT: Duration = Duration::from_secs(1);
 
 /// How long a partition may be unknown before it is gone: brokers that have just started do not know everything.
@@ -298,7 +297,7 @@ impl KafkaReader {
 
     /// Looks for partitions that have appeared, or are gone.
     fn refresh(&mut self) -> Result<()> {
-        let every = if self.in_doubt.is_some() { REFRESH_IN_DOUBT } else { REFRESH };
+        let every = if self.in_doubt.is_some() { REFRESH_IN_DOUBT } else { self.source.access.refresh() };
         if self.refreshed.elapsed() < every || self.connection.is_down() {
             return Ok(());
         }

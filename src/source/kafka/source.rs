@@ -21,12 +21,28 @@ const FIRST_MESSAGES: usize = 64;
 /// How long more messages are waited for once there is one.
 const AFTER_THE_FIRST: Duration = Duration::from_millis(200);
 
+/// How often brokers are asked which partitions there are, and the option that says otherwise.
+const REFRESH_OPTION: &str = "topic.metadata.refresh.interval.ms";
+const USUAL_REFRESH: Duration = Duration::from_secs(30);
+
 /// How to reach brokers, with every `${NAME}` replaced. Holds secrets: it has no `Debug` and is never written.
 pub struct Access {
     /// Addresses, separated by commas.
     pub brokers: String,
     /// Options of librdkafka.
     pub options: Vec<(String, String)>,
+}
+
+impl Access {
+    /// How often brokers are asked which partitions there are. The client may be told never to ask; then never.
+    pub(super) fn refresh(&self) -> Duration {
+        let said = self.options.iter().rev().find(|(option, _)| option == REFRESH_OPTION);
+        match said.map(|(_, millis)| millis.parse()) {
+            Some(Ok(millis)) => Duration::from_millis(millis),
+            Some(Err(_)) => Duration::MAX, // -1, the one number that it takes and we do not
+            None => USUAL_REFRESH,
+        }
+    }
 }
 
 /// Messages of a topic.

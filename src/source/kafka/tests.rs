@@ -250,6 +250,41 @@ fn a_run_that_is_further_than_its_topic_or_has_lost_a_partition_is_refused() {
 }
 
 #[test]
+fn a_topic_that_vanishes_during_a_run_ends_it_once_that_is_no_mere_doubt() {
+    use rdkafka::types::RDKafkaRespErr::{RD_KAFKA_RESP_ERR_NO_ERROR, RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART};
+    let broker = Broker::with_topic("vanishing", 2);
+    broker.send("vanishing", (0..10).map(|n| ((n % 2) as i32, number(n))));
+    let spec = KafkaSpec { timeout: 3.0, ..spec("vanishing", MessageFormat::Ids) };
+    let often = vec![("topic.metadata.refresh.interval.ms".to_string(), "100".to_string())];
+    let access = Access { options: often, ..broker.access() };
+    let source = KafkaSource::open(&spec, access, &Columns::Auto, TokenWidth::U32, false, LIMITS, &|_| ()).unwrap();
+    let mut reader = Arc::new(source).open(None).unwrap();
+    let mut rows = 0;
+    let mut read_for = |seconds: f64| -> Result<usize> {
+        let begun = Instant::now();
+        while begun.elapsed().as_secs_f64() < seconds {
+            if let Arrived::Piece(piece) = reader.next(&LIMITS)?.unwrap() {
+                rows += piece.num_records();
+            }
+        }
+        Ok(rows)
+    };
+    // Brokers that do not know it for a moment are believed no more than a moment.
+    assert_eq!(read_for(2.0).unwrap(), 10);
+    broker.cluster.topic_error("vanishing", RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART).unwrap();
+    read_for(1.5).unwrap();
+    broker.cluster.topic_error("vanishing", RD_KAFKA_RESP_ERR_NO_ERROR).unwrap();
+    read_for(4.0).unwrap();
+    broker.cluster.topic_error("vanishing", RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART).unwrap();
+    let error = read_for(30.0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::State);
+    assert!(
+        error.to_string().contains("topic `vanishing`: partition 0, which this run has read from, is gone"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_run_may_begin_at_the_end_and_read_some_partitions_only() {
     let broker = Broker::with_topic("end", 3);
     broker.send("end", (0..9).map(|n| ((n % 3) as i32, number(n))));

@@ -61,7 +61,7 @@ impl Arrivals {
                     Sighting { shard, is_whole, ..known }
                 }
                 known => {
-                    let age = shard.modified().and_then(|modified| clock.duration_since(modified).ok());
+                    let age = shard.looks().modified.and_then(|modified| clock.duration_since(modified).ok());
                     let is_old = known.is_none() && age.is_some_and(|age| age >= self.settle.max(LONG_AGO));
                     let first = known.map_or(now, |known| known.first);
                     Sighting { shard, stamp, since: now, first, is_whole: is_old || was_moved || self.settle.is_zero() }

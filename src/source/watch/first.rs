@@ -11,8 +11,9 @@ use super::places::Places;
 use crate::error::{Error, Result};
 use crate::source::store::Shard;
 
-/// How often it is looked for.
+/// How often it is looked for: in folders, and in a store, which takes money for every look.
 const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_OF_STORE: Duration = Duration::from_secs(1);
 
 /// How long a file may take to settle before it is said what the run waits for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -76,7 +77,7 @@ impl FirstFiles {
                 let _nobody_wonders = tell.try_send(text.clone());
                 self.told = Some(text);
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(if self.places.has_store() { PAUSE_OF_STORE } else { PAUSE }).await;
         }
     }
 }

@@ -60,6 +60,9 @@ pub(super) struct Stamp {
     /// When it was last written, in nanoseconds of Unix time, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     modified: Option<u64>,
+    /// What a store calls this content.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
 }
 
 impl Place {
@@ -129,7 +132,9 @@ impl Mark {
 
 impl Stamp {
     pub fn of(shard: &Shard) -> Self {
-        let since = shard.modified().and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
-        Self { bytes: shard.size(), modified: since.and_then(|since| u64::try_from(since.as_nanos()).ok()) }
+        let looks = shard.looks();
+        let since = looks.modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
+        let modified = since.and_then(|since| u64::try_from(since.as_nanos()).ok());
+        Self { bytes: looks.size, modified, version: looks.version.as_deref().map(str::to_string) }
     }
 }

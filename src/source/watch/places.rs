@@ -68,6 +68,11 @@ impl Places {
         patterns.join(", ")
     }
 
+    /// Returns true if some of it is in a store.
+    pub fn has_store(&self) -> bool {
+        self.places.iter().any(|place| matches!(place.located, Located::Stored { .. }))
+    }
+
     /// The folders of this machine that files appear in, where all files of a pattern are in one, and what comes before
     /// a file's own name in what a look calls it.
     pub fn folders(&self) -> Vec<(PathBuf, String)> {
@@ -207,7 +212,7 @@ mod tests {
         let look = run(places.look()).unwrap();
         assert_eq!((names(&look), look.missing.clone()), (vec!["a.bin", "b.bin"], None));
         assert_eq!(look.files["a.bin"].size(), 2);
-        assert!(look.files["a.bin"].modified().is_some());
+        assert!(look.files["a.bin"].looks().modified.is_some());
         assert_eq!(places.folders(), [(PathBuf::from(format!("{}/", root.display())), String::new())]);
 
         let deep = Places::open(&[format!("{}/**/*.bin", root.display())]).unwrap();

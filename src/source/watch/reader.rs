@@ -22,7 +22,8 @@ const WINDOW_ROWS: u64 = 1024;
 /// How often it is looked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// Time between two looks, where nothing says that something has changed.
+    /// Time between two looks, where nothing says that something has changed. A store, which never does, takes money
+    /// for every look: it is looked at a fifth as often.
     pub every: Duration,
     /// The least time between two looks, though changes come faster.
     pub pause: Duration,
@@ -32,10 +33,11 @@ pub(super) struct Pace {
     pub quiet: Duration,
 }
 
-impl Default for Pace {
-    fn default() -> Self {
+impl Pace {
+    /// The usual one, of folders or of a store.
+    pub fn new(is_store: bool) -> Self {
         let (pause, quiet) = (Duration::from_millis(50), Duration::from_millis(200));
-        Self { every: Duration::from_secs(1), pause, share: 100, quiet }
+        Self { every: Duration::from_secs(if is_store { 5 } else { 1 }), pause, share: 100, quiet }
     }
 }
 
@@ -64,6 +66,14 @@ pub(super) struct WatchReader {
     has_changed: bool,
     /// What was last said about places that cannot be looked at.
     trouble: Option<String>,
+}
+
+/// What has become of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Now {
+    Same,
+    Another,
+    Gone,
 }
 
 impl WatchReader {
@@ -117,6 +127,7 @@ impl WatchReader {
         self.file = None;
         self.place.end_file();
         if let Some(shard) = self.arrivals.shard(&name).cloned()
+            && let Ok(Some(shard)) = self.watched.runtime.block_on(shard.again())
             && let Ok(mark) = self.mark(&shard)
         {
             self.place.taken.add(name, mark); // what it is now is not learned from: this note is the one about it
@@ -145,13 +156,13 @@ impl WatchReader {
                 self.end_file();
                 Ok(())
             }
-            Err(error) if error.kind() == ErrorKind::Io || error.kind() == ErrorKind::Internal => Err(error),
-            Err(error) if error.kind() == ErrorKind::Path && is_gone(&shard) => {
+            Err(_) if self.now(&shard) == Now::Gone => {
                 // Removed between two looks, before a row of it was read.
                 self.place.current = None;
                 self.ready.push_back(Arrived::Note(format!("{}: was removed before it was read", shard.name())));
                 Ok(())
             }
+            Err(error) if error.kind() == ErrorKind::Io || error.kind() == ErrorKind::Internal => Err(error),
             Err(error) => {
                 self.ready.push_back(Arrived::WindowStart(self.place.position()?));
                 // Also one without the columns, or compressed in a way that is not read: bad data of that file.
@@ -189,9 +200,11 @@ impl WatchReader {
             )));
         }
         let fetched = fetch(&self.watched, source, current.block, limits);
-        let is_same = Self::looks_the_same(shard);
+        // A store is asked for one version of a file and refuses where there is another; only then is it asked why.
+        let now = if shard.local_path().is_some() || fetched.is_err() { self.now(shard) } else { Now::Same };
         match fetched {
-            _ if !is_same => self.gap(&current, if is_gone(shard) { "is gone" } else { "is another file now" }),
+            _ if now == Now::Gone => self.gap(&current, "is gone"),
+            _ if now == Now::Another => self.gap(&current, "is another file now"),
             Ok(pieces) => {
                 self.ready.push_back(Arrived::WindowStart(self.place.position()?));
                 self.pieces = Some(pieces);
@@ -205,11 +218,13 @@ impl WatchReader {
         }
     }
 
-    /// Returns true if a file is as it was when it was taken. In a store that would be a request per block; the next
-    /// one that is read notices.
-    fn looks_the_same(shard: &Shard) -> bool {
-        let Some(path) = shard.local_path() else { return true };
-        Shard::local(path).is_ok_and(|now| Stamp::of(&now) == Stamp::of(shard))
+    /// What has become of a file since it was found. A place that does not answer has its own error.
+    fn now(&self, shard: &Shard) -> Now {
+        match self.watched.runtime.block_on(shard.again()) {
+            Ok(None) => Now::Gone,
+            Ok(Some(now)) if Stamp::of(&now) != Stamp::of(shard) => Now::Another,
+            Ok(Some(_)) | Err(_) => Now::Same,
+        }
     }
 
     fn end_window(&mut self) -> Result<()> {
@@ -240,8 +255,8 @@ impl WatchReader {
         };
         let Some(shard) = self.arrivals.shard(&name).cloned() else { return Ok(true) };
         let mark = match self.mark(&shard) {
-            Err(error) if error.kind() == ErrorKind::Path => {
-                self.looked = None; // it went away: look again
+            Err(_) if self.now(&shard) != Now::Same => {
+                self.looked = None; // it went away, or is another already: look again
                 return Ok(true);
             }
             mark => mark?,
@@ -345,7 +360,7 @@ impl WatchReader {
             self.arrivals.changed(&self.place.taken).map(|(name, shard)| (name.clone(), shard.clone())).collect();
         for (name, shard) in changed {
             let mark = match self.mark(&shard) {
-                Err(error) if error.kind() == ErrorKind::Path => continue, // it went away meanwhile
+                Err(_) if self.now(&shard) != Now::Same => continue, // it went away meanwhile, or changed again
                 mark => mark?,
             };
             let is_same = self.place.taken.mark(&name).is_some_and(|taken| taken.is_same_content(&mark));
@@ -395,10 +410,6 @@ impl LiveReader for WatchReader {
             }
         }
     }
-}
-
-fn is_gone(shard: &Shard) -> bool {
-    shard.local_path().is_none_or(|path| !path.exists())
 }
 
 fn num_blocks(source: &Source) -> usize {

@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::arrivals::{Arrivals, Next};
@@ -13,6 +16,7 @@ use super::place::{Mark, Taken};
 use super::places::Places;
 use super::*;
 use crate::error::ErrorKind;
+use crate::source::store::{Fetch, Looks, MemoryStore, Store, Trouble};
 use crate::source::testing::{blobs_of, run};
 use crate::source::{Arrived, Blobs, Block, BlockSource, Fetched, Piece, Positions, ReadLimits, Records};
 
@@ -408,9 +412,153 @@ fn what_cannot_be_read_is_damage_by_name_and_the_next_file_follows() {
     assert_eq!((seen[0].as_str(), seen[3].as_str()), ("a1", "d1"));
 }
 
+/// A store whose objects change, with versions or without.
+#[derive(Default)]
+struct Changing {
+    objects: Mutex<BTreeMap<String, (String, u64)>>,
+    puts: AtomicU64,
+}
+
+impl Changing {
+    fn put(&self, name: &str, text: &str) {
+        let version = self.puts.fetch_add(1, Ordering::SeqCst);
+        self.objects.lock().unwrap().insert(name.into(), (text.into(), version));
+    }
+
+    fn delete(&self, name: &str) {
+        self.objects.lock().unwrap().remove(name).unwrap();
+    }
+
+    /// Every object was written at one and the same time: nothing but its version tells it from another of its size.
+    fn looks((text, version): &(String, u64)) -> Looks {
+        let version = Some(version.to_string().into());
+        Looks { size: text.len() as u64, modified: Some(SystemTime::UNIX_EPOCH), version }
+    }
+}
+
+impl Store for Changing {
+    fn look<'a>(&'a self, path: &'a str) -> BoxFuture<'a, Fetch<Looks>> {
+        let found = self.objects.lock().unwrap().get(path).map(Self::looks).ok_or(Trouble::Missing);
+        Box::pin(async { found })
+    }
+
+    fn read<'a>(&'a self, path: &'a str, range: Range<u64>, version: Option<&'a str>) -> BoxFuture<'a, Fetch<Bytes>> {
+        let read = match self.objects.lock().unwrap().get(path) {
+            None => Err(Trouble::Missing),
+            Some((_, now)) if version.is_some_and(|wanted| wanted != now.to_string()) => Err(Trouble::Changed),
+            Some((text, _)) => Ok(text.as_bytes()[range.start as usize..range.end as usize].to_vec().into()),
+        };
+        Box::pin(async { read })
+    }
+
+    fn list<'a>(&'a self, folder: &'a str) -> BoxFuture<'a, Fetch<Vec<(String, Looks)>>> {
+        let objects = self.objects.lock().unwrap();
+        let below = objects.iter().filter(|(name, _)| name.starts_with(folder));
+        let found = below.map(|(name, object)| (name.clone(), Self::looks(object))).collect();
+        Box::pin(async { Ok(found) })
+    }
+}
+
+/// Files of lines that are read when a line is wanted, as large formats are.
+struct LaterWords;
+
+struct LaterFile {
+    manifest: Manifest,
+    blocks: Vec<Block>,
+    shard: Shard,
+}
+
+impl OpenFile for LaterWords {
+    fn open(&self, shard: Shard) -> BoxFuture<'_, Result<Option<Source>>> {
+        Box::pin(async move {
+            let text = shard.range(0..shard.size()).await?;
+            let lines = text.iter().filter(|byte| **byte == b'\n').count();
+            let blocks = vec![Block { bytes: 1, fetch_bytes: 1 }; lines];
+            Ok(Some(Source::Blocks(Arc::new(LaterFile { manifest: Manifest::default(), blocks, shard }))))
+        })
+    }
+}
+
+impl BlockSource for LaterFile {
+    fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    fn fetch(&self, block: usize, limits: ReadLimits) -> BoxFuture<'_, Result<Fetched>> {
+        Box::pin(async move {
+            let Some(Source::Blocks(words)) = Words.open(self.shard.clone()).await? else { panic!("it has lines") };
+            words.fetch(block, limits).await
+        })
+    }
+}
+
+#[test]
+fn a_prefix_of_a_store_grows_and_what_is_replaced_in_it_is_noticed_by_its_version() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let _inside = runtime.enter();
+    let objects = Arc::new(Changing::default());
+    let store: Arc<dyn Store> = objects.clone();
+    let open = |on_gap: OnGap, from: Option<&Position>| {
+        let options = WatchOptions { settle: Duration::ZERO, on_gap };
+        let places = Places::in_store(&store, &["p/*.txt"]);
+        let mut watched = Watched::of(places, options, Arc::new(LaterWords), "words").unwrap();
+        assert_eq!(watched.pace.every, Duration::from_secs(5), "every look is paid for");
+        let (every, quiet) = (Duration::ZERO, Duration::from_millis(1));
+        watched.pace = Pace { every, pause: every, share: 0, quiet };
+        Arc::new(watched).open(from)
+    };
+    objects.put("p/a.txt", "a1 a2\n");
+    objects.put("q/a.txt", "elsewhere\n");
+    let mut reader = open(OnGap::Fail, None).unwrap();
+    assert_eq!(drain(&mut *reader).0, ["a1", "a2"]);
+    objects.put("p/b.txt", "b1\nb2\n");
+    objects.put("p/c.txt", "c1\n");
+    let (seen, end) = drain(&mut *reader);
+    assert_eq!(seen, ["b1", "b2", "c1"]);
+    assert!(drain(&mut *open(OnGap::Fail, end.as_ref()).unwrap()).0.is_empty(), "a resumed run has learned all");
+    // Another content of the same size and time.
+    objects.put("p/c.txt", "c2\n");
+    let (seen, _) = drain(&mut *reader);
+    assert!(seen.len() == 1 && seen[0].starts_with("note c.txt: was replaced"), "{seen:?}");
+    objects.put("p/c.txt", "c2\n");
+    assert!(drain(&mut *reader).0.is_empty(), "the same content is nothing new");
+
+    // Replaced, or deleted, while it is read: nothing of another object is taken for the rest of this one.
+    for is_deleted in [false, true] {
+        objects.put("p/d.txt", "d1\nd2\n");
+        let mut reader = open(OnGap::Fail, end.as_ref()).unwrap();
+        let middle = loop {
+            match reader.next(&limits()).unwrap().unwrap() {
+                Arrived::WindowEnd(position) => break position,
+                Arrived::Quiet => panic!("d.txt is there"),
+                _ => {}
+            }
+        };
+        if is_deleted {
+            objects.delete("p/d.txt")
+        } else {
+            objects.put("p/d.txt", "x1\nx2\n")
+        }
+        let running = reader.next(&limits()).unwrap_err();
+        let resumed = open(OnGap::Fail, Some(&middle)).err().expect("a gap");
+        let wanted = if is_deleted { "d.txt: is gone" } else { "d.txt: is another file now" };
+        for error in [running, resumed] {
+            assert!(error.kind() == ErrorKind::State && error.to_string().contains(wanted), "{error}");
+        }
+        let (seen, _) = drain(&mut *open(OnGap::Skip, Some(&middle)).unwrap());
+        assert!(seen[0].contains("the rest is skipped") && seen[1..] == ["lost"], "{seen:?}");
+        if !is_deleted {
+            objects.delete("p/d.txt");
+        }
+    }
+}
+
 #[test]
 fn objects_of_a_store_come_like_files() {
-    use crate::source::store::{MemoryStore, Store};
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let _inside = runtime.enter();
     let files = [("p/b.txt", "b1\n"), ("p/a.txt", "a1 a2\na3\n"), ("q/c.txt", "c1\n")];

@@ -4,7 +4,7 @@ use super::*;
 
 /// The circuit with parameters so far apart that what is kept says much about what is missing: with mild ones, draws
 /// that ignored it would hardly be told from right ones.
-fn outspoken(case: &Case, seed: u64) -> Case {
+pub fn outspoken(case: &Case, seed: u64) -> Case {
     let mut params = Params::random(&case.circuit, seed, 8.0).unwrap();
     let mut rng = Rng::stream(seed, 55);
     for id in case.circuit.param_ids() {
@@ -22,7 +22,7 @@ fn outspoken(case: &Case, seed: u64) -> Case {
 
 /// Rows that the circuit itself draws, so that they are possible, with about half of the cells missing; in the first
 /// row everything is.
-fn asked(case: &Case, rows: usize, seed: u64) -> Batch {
+pub fn asked(case: &Case, rows: usize, seed: u64) -> Batch {
     let vars = case.circuit.num_vars();
     let mut rng = Rng::stream(seed, 77);
     let mask: Vec<bool> = (0..rows * vars).map(|cell| cell < vars || rng.below(2) == 0).collect();
@@ -30,7 +30,7 @@ fn asked(case: &Case, rows: usize, seed: u64) -> Batch {
     drawn.with_missing(|row, var| mask[row * vars + var])
 }
 
-fn cells(batch: &Batch, row: usize) -> Vec<f64> {
+pub fn cells(batch: &Batch, row: usize) -> Vec<f64> {
     (0..batch.num_vars()).map(|var| batch.column(var).real(row)).collect()
 }
 

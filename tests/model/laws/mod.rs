@@ -8,6 +8,7 @@ mod em;
 mod extremes;
 mod fused;
 mod probability;
+mod queries;
 mod rows;
 mod specification;
 mod transient;

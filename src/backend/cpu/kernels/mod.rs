@@ -10,6 +10,7 @@
 //! beside `x86`: another [`Tiles`] table and another arm in `detect`.
 
 pub(super) mod flow_sums;
+pub(super) mod max_product;
 mod portable;
 mod precision;
 pub(super) mod product;

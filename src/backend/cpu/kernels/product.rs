@@ -92,9 +92,9 @@ pub(in crate::backend::cpu) struct Packed {
     /// Instead of both, where bf16 tiles multiply.
     #[cfg(any(test, target_arch = "x86_64"))]
     pub(super) tiled: Tiled,
-    depth: usize,
-    cols: usize,
-    width: usize,
+    pub(super) depth: usize,
+    pub(super) cols: usize,
+    pub(super) width: usize,
     /// What it was packed for: nothing else can use it.
     arithmetic: Option<Arithmetic>,
 }
@@ -156,7 +156,7 @@ impl Packed {
     }
 
     /// Panel `index` of the numbers, or of what rounding took away.
-    fn panel(&self, part: Part, index: usize) -> &[f32] {
+    pub(super) fn panel(&self, part: Part, index: usize) -> &[f32] {
         let data = match part {
             Part::High => &self.data,
             Part::Low => &self.low,

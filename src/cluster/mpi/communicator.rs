@@ -1,0 +1,442 @@
+//! Bytes between ranks: the collectives that sums in shard order are made of.
+//!
+//! All of them are *collective*: every rank calls them in the same order. Sums are not MPI's: their bits would depend
+//! on the number of ranks. A failure is an error with MPI's own words, of kind [`ErrorKind::RankLost`] where a rank is
+//! gone; [`Communicator::shrink`] then makes a communicator of those that are left, where the library can.
+//!
+//! MPI counts in `int`: messages are cut below 2³¹ bytes, and the cuts follow from lengths that both ends know.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::abi::Handle;
+use super::library::{Library, failed};
+use crate::error::{ErrorKind, Result};
+
+/// The most bytes of one call of MPI, over all ranks: below 2³¹, with room for places.
+const CUT: usize = 1 << 30;
+const TAG: c_int = 22;
+
+/// MPI, initialised once for the process. Finalised when the last communicator is gone.
+pub(super) struct Session {
+    pub library: Library,
+    /// Held during every call where the library serves one thread at a time.
+    one_thread: Option<Mutex<()>>,
+    /// A rank is gone and nobody shrank: `MPI_Finalize` would wait for it.
+    is_broken: std::sync::atomic::AtomicBool,
+}
+
+impl Session {
+    /// Initialises MPI. One process can do so once.
+    pub fn start(library: Library) -> Result<Arc<Self>> {
+        let mut is_initialized = 0;
+        // SAFETY: writes one integer, which is there; allowed before MPI_Init.
+        library.check("MPI_Initialized", unsafe { (library.initialized)(&mut is_initialized) })?;
+        if is_initialized != 0 {
+            return Err(failed("MPI is in use already in this process: one cluster per process".into()));
+        }
+        let (wanted, mut provided) = (library.constants.thread_multiple, 0);
+        // SAFETY: MPI allows null for both arguments of `main`; the last is one integer, which is there.
+        let code = unsafe { (library.init_thread)(std::ptr::null_mut(), std::ptr::null_mut(), wanted, &mut provided) };
+        library.check("MPI_Init_thread", code)?;
+        if provided < library.constants.thread_serialized {
+            let path = library.path.display();
+            return Err(failed(format!("{path}: this MPI library was built without threads; use another")));
+        }
+        let one_thread = (provided < library.constants.thread_multiple).then(|| Mutex::new(()));
+        Ok(Arc::new(Self { library, one_thread, is_broken: false.into() }))
+    }
+
+    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        self.one_thread.as_ref().map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !*self.is_broken.get_mut() {
+            // SAFETY: initialised by `start`, and this is the last holder: no call is under way and none follows.
+            unsafe { (self.library.finalize)() };
+        }
+    }
+}
+
+/// Bytes that this rank has had from others, by what carried them.
+#[derive(Debug, Default)]
+pub struct Received {
+    exchanged: AtomicU64,
+    gathered: AtomicU64,
+    broadcast: AtomicU64,
+}
+
+impl Received {
+    /// By [`Communicator::exchange`].
+    pub fn exchanged(&self) -> u64 {
+        self.exchanged.load(Relaxed)
+    }
+
+    /// By [`Communicator::gather`].
+    pub fn gathered(&self) -> u64 {
+        self.gathered.load(Relaxed)
+    }
+
+    /// By [`Communicator::broadcast`].
+    pub fn broadcast(&self) -> u64 {
+        self.broadcast.load(Relaxed)
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.exchanged() + self.gathered() + self.broadcast()
+    }
+}
+
+/// A group of ranks that speak to each other.
+pub struct Communicator {
+    session: Arc<Session>,
+    handle: Handle,
+    rank: usize,
+    size: usize,
+    /// One thread speaks at a time: collectives of one communicator have an order.
+    turn: Mutex<()>,
+    received: Arc<Received>,
+    cut: usize,
+}
+
+impl Communicator {
+    /// A communicator of all ranks, apart from `MPI_COMM_WORLD`, which belongs to nobody.
+    pub(super) fn world(session: &Arc<Session>) -> Result<Self> {
+        let world = session.library.constants.world;
+        // Failures while it is duplicated are returned, too.
+        Self::return_errors(session, world)?;
+        Self::duplicate_of(session, world, Arc::default(), CUT)
+    }
+
+    /// Another communicator of the same ranks, for another thread.
+    pub fn duplicate(&self) -> Result<Self> {
+        if self.session.one_thread.is_some() {
+            return Err(failed("this MPI library serves one thread at a time (no MPI_THREAD_MULTIPLE)".into()));
+        }
+        let _turn = self.turn();
+        Self::duplicate_of(&self.session, self.handle, self.received.clone(), self.cut)
+    }
+
+    /// The same with messages cut at so many bytes, for tests of the cuts.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_cut(self, cut: usize) -> Self {
+        let mut cut_elsewhere = self;
+        cut_elsewhere.cut = cut.max(cut_elsewhere.size);
+        cut_elsewhere
+    }
+
+    fn duplicate_of(session: &Arc<Session>, of: Handle, received: Arc<Received>, cut: usize) -> Result<Self> {
+        let mut handle: Handle = 0; // eight bytes, of which MPICH writes four
+        // SAFETY: a communicator of this library, and room for another.
+        let code = unsafe { (session.library.comm_dup)(of, &mut handle) };
+        session.library.check("MPI_Comm_dup", code)?;
+        Self::around(session, handle, received, cut)
+    }
+
+    fn around(session: &Arc<Session>, handle: Handle, received: Arc<Received>, cut: usize) -> Result<Self> {
+        Self::return_errors(session, handle)?;
+        let (mut rank, mut size): (c_int, c_int) = (0, 0);
+        // SAFETY: a communicator of this library; writes one integer, which is there.
+        session.library.check("MPI_Comm_rank", unsafe { (session.library.comm_rank)(handle, &mut rank) })?;
+        // SAFETY: as above.
+        session.library.check("MPI_Comm_size", unsafe { (session.library.comm_size)(handle, &mut size) })?;
+        let (rank, size) = (rank as usize, size as usize);
+        Ok(Self { session: session.clone(), handle, rank, size, turn: Mutex::new(()), received, cut })
+    }
+
+    fn return_errors(session: &Session, handle: Handle) -> Result<()> {
+        let Library { set_errhandler, constants, .. } = session.library;
+        // SAFETY: a communicator and an error handler of this library.
+        session.library.check("MPI_Comm_set_errhandler", unsafe { set_errhandler(handle, constants.errors_return) })
+    }
+
+    /// Which rank this is, from 0.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// How many ranks there are.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// What this rank has had from others so far, over all communicators made from the first.
+    pub fn received(&self) -> &Received {
+        &self.received
+    }
+
+    /// Where the library is and what it says of itself, for people.
+    pub fn library(&self) -> String {
+        let Library { version, family, path, .. } = &self.session.library;
+        format!("{version} ({}, {})", path.display(), family.name())
+    }
+
+    /// Returns true if [`shrink`](Self::shrink) can replace this communicator after a rank is lost.
+    pub fn can_shrink(&self) -> bool {
+        self.session.library.recovery.is_some()
+    }
+
+    /// Waits until every rank is here.
+    pub fn barrier(&self) -> Result<()> {
+        let _turn = self.turn();
+        // SAFETY: a communicator of this library.
+        self.done("a barrier", unsafe { (self.session.library.barrier)(self.handle) })
+    }
+
+    /// Replaces the bytes of every rank by those of `root`. All ranks have the same number of them.
+    pub fn broadcast(&self, root: usize, bytes: &mut [u8]) -> Result<()> {
+        let _turn = self.turn();
+        for piece in bytes.chunks_mut(self.cut) {
+            let (start, len) = (piece.as_mut_ptr().cast::<c_void>(), piece.len() as c_int);
+            let Library { bcast, constants, .. } = self.session.library;
+            // SAFETY: `len` bytes that are there, and every rank names as many: the caller's part.
+            self.done("a broadcast", unsafe { bcast(start, len, constants.byte, root as c_int, self.handle) })?;
+        }
+        if root != self.rank {
+            self.received.broadcast.fetch_add(bytes.len() as u64, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Puts the bytes of all ranks behind one another, in the order of ranks. `lens[r]` is how many rank r has; all
+    /// ranks say the same.
+    pub fn gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]) -> Result<()> {
+        self.check_lens("gather", Some(own.len()), lens, all.len())?;
+        let _turn = self.turn();
+        let cut = (self.cut / self.size).max(1);
+        let starts = starts(lens);
+        let rounds = lens.iter().map(|len| len.div_ceil(cut)).max().unwrap_or(0);
+        let mut landed = Vec::new();
+        for round in 0..rounds {
+            let counts: Vec<c_int> = lens.iter().map(|&len| piece(len, round, cut) as c_int).collect();
+            let mine = &own[(round * cut).min(own.len())..][..counts[self.rank] as usize];
+            if rounds == 1 {
+                let places: Vec<c_int> = starts.iter().map(|&start| start as c_int).collect();
+                self.gather_once(mine, &counts, &places, all)?;
+                break;
+            }
+            // Pieces of several rounds are not behind one another in the end: each round lands apart.
+            landed.resize(counts.iter().map(|&count| count as usize).sum(), 0);
+            let places = int_starts(&counts);
+            self.gather_once(mine, &counts, &places, &mut landed)?;
+            for (rank, &count) in counts.iter().enumerate() {
+                let (from, to) = (places[rank] as usize, starts[rank] + round * cut);
+                if count > 0 {
+                    all[to..][..count as usize].copy_from_slice(&landed[from..][..count as usize]);
+                }
+            }
+        }
+        self.received.gathered.fetch_add((all.len() - own.len()) as u64, Relaxed);
+        Ok(())
+    }
+
+    fn gather_once(&self, own: &[u8], counts: &[c_int], places: &[c_int], all: &mut [u8]) -> Result<()> {
+        let Library { allgatherv, constants, .. } = self.session.library;
+        let byte = constants.byte;
+        // SAFETY: `counts` and `places` have an element per rank and lie within `all` (`check_lens`, `starts`); `own`
+        // has as many bytes as `counts` says of this rank; the buffers do not overlap, as one is borrowed mutably.
+        let code = unsafe {
+            allgatherv(
+                own.as_ptr().cast(),
+                own.len() as c_int,
+                byte,
+                all.as_mut_ptr().cast(),
+                counts.as_ptr(),
+                places.as_ptr(),
+                byte,
+                self.handle,
+            )
+        };
+        self.done("a gather", code)
+    }
+
+    /// Sends to every rank its own piece. `sent[r]` bytes go to rank r, `expected[r]` come from it, in the order of
+    /// ranks in both buffers. What rank a sends to b is as long as what b expects of a.
+    pub fn exchange(&self, send: &[u8], sent: &[usize], receive: &mut [u8], expected: &[usize]) -> Result<()> {
+        self.check_lens("exchange", None, sent, send.len())?;
+        self.check_lens("exchange", None, expected, receive.len())?;
+        let _turn = self.turn();
+        let cut = (self.cut / self.size).max(1);
+        let is_short = |lens: &[usize]| lens.iter().all(|&len| len <= cut);
+        let ints = |values: &[usize]| values.iter().map(|&value| value as c_int).collect::<Vec<_>>();
+        if is_short(sent) && is_short(expected) {
+            let (to, from) = (ints(&starts(sent)), ints(&starts(expected)));
+            self.exchange_once(send, (&ints(sent), &to), receive, (&ints(expected), &from))?;
+        } else {
+            self.exchange_long(send, sent, receive, expected, cut)?;
+        }
+        self.received.exchanged.fetch_add((receive.len() - expected[self.rank]) as u64, Relaxed);
+        Ok(())
+    }
+
+    /// The beginning of every message goes in one collective call, in which all ranks take part alike; whatever is
+    /// longer follows between the two that know of it.
+    fn exchange_long(
+        &self,
+        send: &[u8],
+        sent: &[usize],
+        receive: &mut [u8],
+        expected: &[usize],
+        cut: usize,
+    ) -> Result<()> {
+        let (send_starts, receive_starts) = (starts(sent), starts(expected));
+        let short = |lens: &[usize]| lens.iter().map(|&len| len.min(cut) as c_int).collect::<Vec<_>>();
+        let (to_counts, from_counts) = (short(sent), short(expected));
+        let (to, from) = (int_starts(&to_counts), int_starts(&from_counts));
+        let parts = send_starts.iter().zip(&to_counts);
+        let first: Vec<u8> = parts.flat_map(|(&start, &count)| &send[start..][..count as usize]).copied().collect();
+        let mut landed = vec![0; from_counts.iter().map(|&count| count as usize).sum()];
+        self.exchange_once(&first, (&to_counts, &to), &mut landed, (&from_counts, &from))?;
+        for (rank, &count) in from_counts.iter().enumerate() {
+            let piece = &landed[from[rank] as usize..][..count as usize];
+            receive[receive_starts[rank]..][..count as usize].copy_from_slice(piece);
+        }
+        // With each distance d a ring: to rank+d, from rank-d. Every round of a ring is one call of each rank in it.
+        for distance in 0..self.size {
+            let (to, from) = ((self.rank + distance) % self.size, (self.rank + self.size - distance) % self.size);
+            let rounds = sent[to].div_ceil(cut).max(expected[from].div_ceil(cut));
+            for round in 1..rounds {
+                let (out, into) = (piece(sent[to], round, cut), piece(expected[from], round, cut));
+                let out = &send[send_starts[to] + (round * cut).min(sent[to])..][..out];
+                let into = &mut receive[receive_starts[from] + (round * cut).min(expected[from])..][..into];
+                self.pass_on(out, to, into, from)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn exchange_once(
+        &self,
+        send: &[u8],
+        (sent, to): (&[c_int], &[c_int]),
+        receive: &mut [u8],
+        (expected, from): (&[c_int], &[c_int]),
+    ) -> Result<()> {
+        let Library { alltoallv, constants, .. } = self.session.library;
+        let byte = constants.byte;
+        // SAFETY: counts and places have an element per rank and lie within their buffers (`check_lens`, `starts`); the
+        // buffers do not overlap, as one is borrowed mutably.
+        let code = unsafe {
+            alltoallv(
+                send.as_ptr().cast(),
+                sent.as_ptr(),
+                to.as_ptr(),
+                byte,
+                receive.as_mut_ptr().cast(),
+                expected.as_ptr(),
+                from.as_ptr(),
+                byte,
+                self.handle,
+            )
+        };
+        self.done("an exchange", code)
+    }
+
+    /// One message to one rank while one comes from another; an empty one is not sent.
+    fn pass_on(&self, out: &[u8], to: usize, into: &mut [u8], from: usize) -> Result<()> {
+        let Library { sendrecv, constants, .. } = self.session.library;
+        let partner = |len: usize, rank: usize| if len == 0 { constants.no_rank } else { rank as c_int };
+        let (to, from) = (partner(out.len(), to), partner(into.len(), from));
+        let mut status = [0u64; 16]; // more than any library's MPI_Status
+        // SAFETY: both buffers have as many bytes as are announced and do not overlap, as one is borrowed mutably.
+        let code = unsafe {
+            sendrecv(
+                out.as_ptr().cast(),
+                out.len() as c_int,
+                constants.byte,
+                to,
+                TAG,
+                into.as_mut_ptr().cast(),
+                into.len() as c_int,
+                constants.byte,
+                from,
+                TAG,
+                self.handle,
+                status.as_mut_ptr().cast(),
+            )
+        };
+        self.done("an exchange", code)
+    }
+
+    /// A communicator of the ranks that are left after one is gone, in the order they had. Every one of them calls it;
+    /// those that have not noticed yet are woken by an error of kind [`ErrorKind::RankLost`].
+    pub fn shrink(&self) -> Result<Self> {
+        let Some(recovery) = self.session.library.recovery else {
+            return Err(failed("a rank is gone, and this MPI cannot go on without it".into()));
+        };
+        let _turn = self.turn();
+        // SAFETY: a communicator of this library. A second revocation of the same communicator does nothing.
+        self.session.library.check("MPIX_Comm_revoke", unsafe { (recovery.revoke)(self.handle) })?;
+        let mut handle: Handle = 0;
+        // SAFETY: a communicator of this library, and room for another.
+        let code = unsafe { (recovery.shrink)(self.handle, &mut handle) };
+        self.session.library.check("MPIX_Comm_shrink", code)?;
+        self.session.is_broken.store(false, Relaxed);
+        Self::around(&self.session, handle, self.received.clone(), self.cut)
+    }
+
+    /// Ends all ranks at once, this one included. Say first why.
+    pub fn abort(&self, code: i32) -> ! {
+        // SAFETY: a communicator of this library. Not within a turn: another thread may be waiting in a collective.
+        unsafe { (self.session.library.abort)(self.session.library.constants.world, code) };
+        std::process::exit(code)
+    }
+
+    fn turn(&self) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        (self.turn.lock().unwrap_or_else(PoisonError::into_inner), self.session.turn())
+    }
+
+    fn done(&self, what: &str, code: c_int) -> Result<()> {
+        let done = self.session.library.check(what, code);
+        if done.as_ref().is_err_and(|error| error.kind() == ErrorKind::RankLost) {
+            self.session.is_broken.store(true, Relaxed);
+        }
+        done
+    }
+
+    fn check_lens(&self, what: &str, own: Option<usize>, lens: &[usize], total: usize) -> Result<()> {
+        let is_right = lens.len() == self.size
+            && own.is_none_or(|own| own == lens[self.rank])
+            && lens.iter().sum::<usize>() == total;
+        let (size, ranks) = (self.size, lens.len());
+        let wrong = || crate::Error::internal(format!("{what}: lengths of {ranks} ranks do not fit {size} ranks"));
+        if is_right { Ok(()) } else { Err(wrong()) }
+    }
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        if !self.session.is_broken.load(Relaxed) {
+            let _turn = self.turn();
+            let mut handle = self.handle;
+            // SAFETY: made by `duplicate_of` or `shrink`, and used no more.
+            unsafe { (self.session.library.comm_free)(&mut handle) };
+        }
+    }
+}
+
+/// Where each piece begins when they are behind one another.
+fn starts(lens: &[usize]) -> Vec<usize> {
+    let add = |at: &mut usize, &len: &usize| {
+        let start = *at;
+        *at += len;
+        Some(start)
+    };
+    lens.iter().scan(0, add).collect()
+}
+
+fn int_starts(counts: &[c_int]) -> Vec<c_int> {
+    let lens: Vec<usize> = counts.iter().map(|&count| count as usize).collect();
+    starts(&lens).into_iter().map(|start| start as c_int).collect()
+}
+
+/// How much of a message of `len` bytes is left for a round, when each takes `cut`.
+fn piece(len: usize, round: usize, cut: usize) -> usize {
+    len.saturating_sub(round * cut).min(cut)
+}

@@ -1,0 +1,225 @@
+//! Chains and constraints on them, by enumeration: every sequence of a small chain, accepted or not.
+
+use std::sync::Arc;
+
+use anemone::circuit::{Categorical, Circuit, Params};
+use anemone::query::chain::{Chain, Constrained};
+use anemone::query::dfa::{
+    Dfa, Order, contains, contains_words, matches_text, matches_tokens, over_tokens, text_length,
+};
+use anemone::rng::Rng;
+use anemone::structure::{Tying, hmm_with, monarch_hmm};
+use anemone::{Batch, ErrorKind, View};
+use proptest::prelude::*;
+
+const SYMBOLS: usize = 3;
+const LENGTH: usize = 5;
+
+fn circuits() -> Vec<Circuit> {
+    let table = || Categorical::new(SYMBOLS as u32).unwrap();
+    let hmm = |tying| hmm_with(LENGTH, 4, table(), tying).unwrap();
+    vec![hmm(Tying::Homogeneous), hmm(Tying::Inhomogeneous), monarch_hmm(LENGTH, (2, 3), table()).unwrap()]
+}
+
+fn view(circuit: Circuit, seed: u64) -> View {
+    let params = Params::random(&circuit, seed, 3.0).unwrap();
+    View::of(Arc::new(circuit), params).unwrap()
+}
+
+/// All sequences.
+fn worlds(length: usize, symbols: usize) -> Vec<Vec<u32>> {
+    let digit = |number: usize, at: usize| (number / symbols.pow(at as u32) % symbols) as u32;
+    (0..symbols.pow(length as u32)).map(|number| (0..length).map(|at| digit(number, at)).collect()).collect()
+}
+
+/// p(world) of all of them, by the circuit's own likelihoods.
+fn probabilities(view: &View, worlds: &[Vec<u32>]) -> Vec<f64> {
+    let rows = Batch::from_rows(&worlds.concat(), worlds[0].len()).unwrap();
+    view.log_likelihoods(&rows).unwrap().into_iter().map(f64::exp).collect()
+}
+
+/// p of the worlds that `is_in` holds for.
+fn mass(worlds: &[Vec<u32>], p: &[f64], is_in: impl Fn(&[u32]) -> bool) -> f64 {
+    worlds.iter().zip(p).filter(|(world, _)| is_in(world)).map(|(_, p)| p).sum()
+}
+
+fn random_dfa(states: usize, symbols: usize, seed: u64) -> Dfa {
+    let mut rng = Rng::new(seed);
+    let next: Vec<usize> = (0..states * symbols).map(|_| rng.below(states)).collect();
+    let accepting: Vec<bool> = (0..states).map(|_| rng.below(3) == 0).collect();
+    Dfa::from_fn(symbols, states, 0, |s, v| next[s * symbols + v as usize], |s| accepting[s]).unwrap()
+}
+
+/// Fails on NaN.
+fn near(found: f64, wanted: f64) -> bool {
+    (found - wanted).abs() <= 2e-6 // f32 likelihoods and emissions
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn constraints_and_next_symbols_are_sums_over_worlds(states in 1usize..7, seed: u64, cut in 0usize..LENGTH) {
+        let worlds = worlds(LENGTH, SYMBOLS);
+        for circuit in circuits() {
+            let view = view(circuit, seed);
+            let p = probabilities(&view, &worlds);
+            let dfa = random_dfa(states, SYMBOLS, seed);
+            let constrained = view.constrained(dfa.clone(), LENGTH).unwrap();
+            let prefix = &worlds[(seed % worlds.len() as u64) as usize][..cut];
+            let given = mass(&worlds, &p, |w| w.starts_with(prefix));
+            let met = mass(&worlds, &p, |w| w.starts_with(prefix) && dfa.accepts(w));
+            prop_assert!(near(constrained.log_probability(prefix).unwrap().exp(), met / given));
+            let next = view.next_symbol(prefix).unwrap();
+            let chances = constrained.chances(prefix).unwrap();
+            prop_assert_eq!((next.len(), chances.len()), (SYMBOLS, SYMBOLS));
+            let under = constrained.next(prefix);
+            prop_assert_eq!(under.is_ok(), met > 0.0);
+            for symbol in 0..SYMBOLS {
+                let longer = [prefix, &[symbol as u32]].concat();
+                let plain = mass(&worlds, &p, |w| w.starts_with(&longer));
+                let both = mass(&worlds, &p, |w| w.starts_with(&longer) && dfa.accepts(w));
+                prop_assert!(near(next[symbol], plain / given));
+                prop_assert!(near(chances[symbol], both / plain));
+                if let Ok(under) = &under {
+                    prop_assert!((under[symbol] - both / met).abs() < 1e-4);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn smaller_automata_and_products_accept_the_same(a in 1usize..7, b in 1usize..7, seed: u64) {
+        let (a, b) = (random_dfa(a, SYMBOLS, seed), random_dfa(b, SYMBOLS, seed ^ 1));
+        let (both, small, not) = (a.and(&b).unwrap(), a.minimise(), a.clone().not());
+        prop_assert!(small.num_states() <= a.num_states() && small.num_classes() <= a.num_classes());
+        for length in 0..=LENGTH {
+            for world in worlds(length, SYMBOLS) {
+                prop_assert_eq!(small.accepts(&world), a.accepts(&world));
+                prop_assert_eq!(not.accepts(&world), !a.accepts(&world));
+                prop_assert_eq!(both.accepts(&world), a.accepts(&world) && b.accepts(&world));
+            }
+        }
+    }
+}
+
+#[test]
+fn constrained_samples_meet_the_constraint_with_the_right_frequencies() {
+    const DRAWN: usize = 20_000;
+    let worlds = worlds(LENGTH, SYMBOLS);
+    for circuit in circuits() {
+        let view = view(circuit, 5);
+        let p = probabilities(&view, &worlds);
+        let dfa = contains(&[vec![2, 0], vec![1]], SYMBOLS, Order::AsListed).unwrap();
+        let constrained = view.constrained(dfa.clone(), LENGTH).unwrap();
+        let drawn = constrained.sample(&[1], DRAWN, 3).unwrap();
+        assert_eq!(drawn, constrained.sample(&[1], DRAWN, 3).unwrap());
+        assert_eq!(drawn.len(), DRAWN);
+        let met = |w: &[u32]| w[0] == 1 && dfa.accepts(w);
+        let total = mass(&worlds, &p, met);
+        for (world, p) in worlds.iter().zip(&p) {
+            let found = drawn.iter().filter(|row| *row == world).count() as f64 / DRAWN as f64;
+            let wanted = if met(world) { p / total } else { 0.0 };
+            // Five standard deviations.
+            let off = (found - wanted).abs();
+            assert!(off <= 5.0 * (wanted / DRAWN as f64).sqrt(), "{world:?}: {found}, not {wanted}");
+        }
+    }
+}
+
+#[test]
+fn words_are_found_by_their_definition() {
+    let (first, second) = (vec![0, 0, 1], vec![1, 0]);
+    let listed = contains(&[first.clone(), second.clone()], 2, Order::AsListed).unwrap();
+    let any = contains(&[first.clone(), second.clone()], 2, Order::Any).unwrap();
+    let at = |w: &[u32], word: &[u32]| w.windows(word.len()).position(|part| part == word);
+    for world in worlds(8, 2) {
+        let in_order = at(&world, &first).is_some_and(|from| at(&world[from + first.len()..], &second).is_some());
+        assert_eq!(listed.accepts(&world), in_order, "{world:?}");
+        assert_eq!(any.accepts(&world), at(&world, &first).is_some() && at(&world, &second).is_some(), "{world:?}");
+    }
+    let accepts = |dfa: &Dfa, text: &str| dfa.accepts(&text.bytes().map(u32::from).collect::<Vec<_>>());
+    let whole = contains_words(&["the", "cat sat"], true, Order::AsListed).unwrap();
+    for (text, is_in) in [
+        ("the cat sat", true),
+        ("On the mat, (the) cat sat.", true),
+        ("then the cat sat", true),
+        ("then cat sat", false),
+        ("the concat sat", false),
+        ("the cat sats", false),
+        ("cat sat on the", false),
+    ] {
+        assert_eq!(accepts(&whole, text), is_in, "{text}");
+    }
+    assert!(accepts(&contains_words(&["cat"], false, Order::Any).unwrap(), "concatenate"));
+    assert_eq!(contains_words(&[""], true, Order::Any).unwrap_err().kind(), ErrorKind::Option);
+}
+
+#[test]
+fn patterns_match_whole_texts_and_tokens() {
+    let accepts = |expression: &str, text: &str| {
+        matches_text(expression).unwrap().accepts(&text.bytes().map(u32::from).collect::<Vec<_>>())
+    };
+    for (expression, yes, no) in [
+        ("a*b", "aaab", "aba"),
+        ("^(ab|c){2,3}$", "abcab", "ab"),
+        ("[^x-z]é.", "aé字", "xéa"),
+        (r"\d+\.\d?", "12.", "12"),
+        (r"[\w-]+\s\$", "a-b $", "a.b $"),
+        ("", "", "a"),
+        (r"\u{1F642}\x41", "🙂A", "A"),
+        ("[α-ω]{3}", "αζω", "αζz"),
+    ] {
+        assert!(accepts(expression, yes) && !accepts(expression, no), "{expression}");
+    }
+    // Every character is one character, and broken ones are none.
+    for c in ['\u{0}', '\u{7f}', '\u{80}', '\u{7ff}', '\u{800}', '\u{d7ff}', '\u{e000}', '\u{ffff}', '\u{10ffff}'] {
+        assert!(accepts(".", &c.to_string()), "{c:?}");
+        assert!(!accepts("..", &c.to_string()), "{c:?}");
+    }
+    assert!(!matches_text(".").unwrap().accepts(&[0xC3]));
+    for bad in ["(", ")", "[a", "*", "a{2", "a{3,2}", r"\q", "(?=a)", "a^b", r"\u{D800}", "[z-a]", "a{9999}"] {
+        let error = matches_text(bad).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Option, "{bad}");
+    }
+    assert!(matches_text("(.*a.{20})").unwrap_err().to_string().contains("states"));
+    let tokens = matches_tokens("1 (2|3-4)* [^0 5]{1,2}", 7).unwrap();
+    assert!(tokens.accepts(&[1, 2, 4, 6]) && tokens.accepts(&[1, 1]) && !tokens.accepts(&[1, 0]));
+    assert!(matches_tokens("7", 7).is_err() && matches_tokens("(1", 7).is_err());
+}
+
+#[test]
+fn tokens_are_read_as_their_bytes_and_texts_end_once() {
+    let spelling: Vec<Vec<u8>> = ["ca", "t", "cat", " ", ""].iter().map(|text| text.as_bytes().to_vec()).collect();
+    let bytes = contains_words(&["cat"], true, Order::Any).unwrap();
+    let text = |world: &[u32]| world.iter().flat_map(|&t| spelling[t as usize].clone()).collect::<Vec<u8>>();
+    for must_end in [false, true] {
+        let dfa = over_tokens(&bytes, &spelling, Some(4), must_end).unwrap();
+        let short = text_length(5, Some(4), 1, Some(3), must_end).unwrap();
+        for world in worlds(5, 5) {
+            let length = world.iter().position(|&t| t == 4).unwrap_or(5);
+            let is_text = world[length..].iter().all(|&t| t == 4) && (length < 5 || !must_end);
+            let has = bytes.accepts(&text(&world[..length]).iter().map(|&b| u32::from(b)).collect::<Vec<_>>());
+            assert_eq!(dfa.accepts(&world), is_text && has, "{world:?}");
+            assert_eq!(short.accepts(&world), is_text && (1..=3).contains(&length), "{world:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_chain_or_cannot_be_is_one_error() {
+    let tree = hmm_with(1, 2, Categorical::new(3).unwrap(), Tying::Homogeneous).unwrap();
+    let one = view(tree, 1);
+    assert!(one.constrained(Dfa::anything(3).unwrap(), 2).is_err(), "nothing follows a single variable");
+    let chain = view(circuits().remove(1), 1);
+    assert_eq!(chain.constrained(Dfa::anything(3).unwrap(), LENGTH + 1).err().unwrap().kind(), ErrorKind::Option);
+    let chain = view(circuits().remove(0), 1);
+    let long = chain.constrained(Dfa::anything(3).unwrap(), 4 * LENGTH).unwrap();
+    assert!(long.log_probability(&[]).unwrap().abs() < 1e-5, "a homogeneous chain goes on");
+    assert!(chain.constrained(Dfa::anything(2).unwrap(), 2).is_err());
+    assert!(chain.next_symbol(&[3]).unwrap_err().to_string().contains("outside 0..3"));
+    let word = contains(&[vec![0; 4]], 3, Order::Any).unwrap();
+    let unmet = Constrained::new(Chain::of(chain.circuit(), chain.params()).unwrap(), word, 3).unwrap();
+    assert_eq!(unmet.log_probability(&[]).unwrap(), f64::NEG_INFINITY);
+    assert!(unmet.sample(&[], 1, 1).is_err() && unmet.next(&[]).is_err());
+}
