@@ -70,7 +70,6 @@ pub mod circuit;
 #[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
-#[doc(hidden)]
 pub mod cluster;
 #[cfg(feature = "cli")]
 #[doc(hidden)]

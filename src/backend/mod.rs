@@ -12,7 +12,9 @@ pub mod cuda;
 mod device;
 mod micro_batch;
 mod place;
+mod replicated;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use self::cpu::Evaluator;
 pub use self::device::{Device, Ordinals, TrainingPrecision};
 pub use self::place::{Place, PlaceSpec};
+pub use self::replicated::Replicated;
 use crate::circuit::{Circuit, Flows, Params, Smoothing};
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -305,6 +308,7 @@ mod sealed {
     pub trait Sealed {}
 
     impl Sealed for super::cpu::CpuBackend {}
+    impl Sealed for super::Replicated {}
     #[cfg(feature = "cuda")]
     impl Sealed for super::cuda::CudaBackend {}
     #[cfg(feature = "cuda")]
@@ -402,9 +406,42 @@ pub trait Backend: sealed::Sealed + Send {
     /// Puts saved bits back.
     fn load_flows(&mut self, flows: FlowsId, saved: &Tensor) -> Result<()>;
 
+    /// The numbers of some stretches of a buffer, one after the other; zeros are left there. What lies outside of them
+    /// is zero already.
+    fn take_flows(&mut self, flows: FlowsId, spans: &[Range<usize>]) -> Result<Tensor> {
+        let taken = match self.save_flows(flows)? {
+            Tensor::F32(all) => Tensor::F32(spans.iter().flat_map(|span| &all[span.clone()]).copied().collect()),
+            Tensor::F64(all) => Tensor::F64(spans.iter().flat_map(|span| &all[span.clone()]).copied().collect()),
+        };
+        self.scale(flows, 0.0)?;
+        Ok(taken)
+    }
+
+    /// Adds numbers to some stretches of a buffer of the same precision.
+    fn put_flows(&mut self, flows: FlowsId, spans: &[Range<usize>], numbers: &Tensor) -> Result<()> {
+        let mut all = self.save_flows(flows)?;
+        add_packed(&mut all, spans, numbers)?;
+        self.load_flows(flows, &all)
+    }
+
     /// The buffer's bits.
     fn save_rows(&self, rows: ParamRowsId) -> Result<Tensor>;
 
     /// Puts saved bits back.
     fn load_rows(&mut self, rows: ParamRowsId, saved: &Tensor) -> Result<()>;
+}
+
+/// Adds numbers that lie one after the other to stretches of a buffer.
+fn add_packed(all: &mut Tensor, spans: &[Range<usize>], numbers: &Tensor) -> Result<()> {
+    match (all, numbers) {
+        (Tensor::F32(all), Tensor::F32(numbers)) => add_to_spans(all, spans, numbers),
+        (Tensor::F64(all), Tensor::F64(numbers)) => add_to_spans(all, spans, numbers),
+        _ => return Err(Error::state("flows of another precision than their buffer")),
+    }
+    Ok(())
+}
+
+pub(crate) fn add_to_spans<T: Copy + std::ops::AddAssign>(all: &mut [T], spans: &[Range<usize>], numbers: &[T]) {
+    let positions = spans.iter().flat_map(Range::clone);
+    positions.zip(numbers).for_each(|(at, &number)| all[at] += number);
 }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::cpu::{CpuBackend, CpuOptions, IsaCap};
 #[cfg(feature = "cuda")]
 use super::cuda::{CudaBackend, CudaGroup, CudaOptions};
-use super::{Backend, Device, TrainingPrecision};
+use super::{Backend, Device, Replicated, TrainingPrecision};
 use crate::circuit::{Circuit, Params};
+use crate::cluster::Ranks;
 #[cfg(not(feature = "cuda"))]
 use crate::error::Error;
 use crate::error::{ErrorKind, Result};
@@ -30,6 +31,8 @@ pub struct PlaceSpec {
     /// How precisely training passes multiply matrices; `None` is the device's default, or what a resumed run had. The
     /// bits depend on it, but not those of an evaluation.
     pub precision: Option<TrainingPrecision>,
+    /// The ranks that learn together, and the shards of their batches; `None` is this process alone, and no shards.
+    pub ranks: Option<Ranks>,
 }
 
 /// Where a circuit lives.
@@ -59,6 +62,7 @@ impl PlaceSpec {
             memory_budget: self.memory_budget.or(earlier.memory_budget),
             isa: self.isa.or(earlier.isa),
             precision: self.precision.or(earlier.precision),
+            ranks: self.ranks,
         }
     }
 
@@ -88,6 +92,9 @@ impl PlaceSpec {
         let (device, why) = self.device.settle()?;
         let mut put = |device: Device, why: Option<String>| -> Result<_> {
             let (mut backend, place) = self.put(device, why, circuit.clone(), params)?;
+            if let Some(ranks) = &self.ranks {
+                backend = Box::new(Replicated::new(backend, ranks.clone())?);
+            }
             let beside = beside(&mut *backend)?;
             Ok((backend, place, beside))
         };

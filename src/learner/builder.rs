@@ -9,6 +9,7 @@ use super::keeper::{KEPT, Keeper};
 use super::{Checkpoint, CheckpointFolder, DEFAULT_MEAN_ROWS, Identity, Learner, circuit_digest};
 use crate::backend::{Device, PlaceSpec, TrainingPrecision};
 use crate::circuit::{Circuit, Params, Smoothing};
+use crate::cluster::{Cluster, Ranks};
 use crate::data::Batch;
 use crate::error::{Error, Result};
 use crate::optim::{AnemoneSpec, Averaging, OptimizerSpec, Schedule};
@@ -45,6 +46,8 @@ pub struct LearnerBuilder {
     mean_rows: u64,
     /// An option that the optimizer does not have.
     refused: Option<&'static str>,
+    /// Why the ranks cannot learn together.
+    no_cluster: Option<Error>,
 }
 
 /// What parameters start from.
@@ -75,6 +78,7 @@ impl LearnerBuilder {
             kept: KEPT,
             mean_rows: DEFAULT_MEAN_ROWS,
             refused: None,
+            no_cluster: None,
         }
     }
 
@@ -93,6 +97,17 @@ impl LearnerBuilder {
     /// How precisely training passes multiply matrices; by default what the device is made for.
     pub fn precision(mut self, precision: TrainingPrecision) -> Self {
         self.place.precision = Some(precision);
+        self
+    }
+
+    /// Learns together with the other ranks of a cluster: every rank builds the same learner, and is given the same
+    /// batches in the same order. A batch belongs to `shards` logical shards, of which each rank computes some; the
+    /// bits depend on the shards and not on the number of ranks. [`Alone`](crate::cluster::Alone) is one process.
+    pub fn cluster(mut self, cluster: Box<dyn Cluster>, shards: usize) -> Self {
+        match Ranks::new(cluster, shards) {
+            Ok(ranks) => self.place.ranks = Some(ranks),
+            Err(error) => self.no_cluster = Some(error),
+        }
         self
     }
 
@@ -207,6 +222,9 @@ impl LearnerBuilder {
             let why = format!("{option}: is an option of anemone; give {other} its own with `optimizer`");
             return Err(Error::option(why).with_key(option));
         }
+        if let Some(error) = self.no_cluster {
+            return Err(error);
+        }
         if self.kept == 0 {
             let why = "keep_checkpoints = 0: must be at least 1, or there would be nothing to go on from";
             return Err(Error::option(why).with_key("keep_checkpoints"));
@@ -236,7 +254,8 @@ impl LearnerBuilder {
         let build = |backend: &mut dyn crate::backend::Backend| self.optimizer.build(backend);
         let (backend, place, optimizer) = self.place.place_with(&self.circuit, start, build)?;
         let keeper = Keeper { identity, kept: self.kept, folder: Mutex::new(folder) };
-        Learner::start(backend, optimizer, place, keeper, self.mean_rows, checkpoint.as_ref())
+        let ranks = self.place.ranks.clone();
+        Learner::start(backend, optimizer, place, keeper, self.mean_rows, checkpoint.as_ref(), ranks)
     }
 
     fn whole_identity(&self) -> Identity {

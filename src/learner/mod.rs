@@ -47,6 +47,7 @@ use self::keeper::{KEPT, Keeper};
 use self::worker::{Command, Fate, Question, Reply, Worker};
 use crate::backend::{Backend, BatchReport, Device, PhaseSeconds, Place, TrainingPrecision};
 use crate::circuit::{Circuit, Params, StatesInUse};
+use crate::cluster::Ranks;
 use crate::data::{Batch, Cursor};
 use crate::detached::detached;
 use crate::error::{Error, Result};
@@ -116,7 +117,15 @@ impl Learner {
         let identity = Identity { circuit_spec, optimizer: optimizer.name().into(), ..Identity::default() };
         let keeper = Keeper { identity, kept: KEPT, folder: Mutex::default() };
         let (device, name, precision) = (Device::Cpu, "made by the caller".into(), TrainingPrecision::default());
-        Self::start(backend, optimizer, Place { device, name, why: None, precision }, keeper, DEFAULT_MEAN_ROWS, resume)
+        Self::start(
+            backend,
+            optimizer,
+            Place { device, name, why: None, precision },
+            keeper,
+            DEFAULT_MEAN_ROWS,
+            resume,
+            None,
+        )
     }
 
     fn start(
@@ -126,6 +135,7 @@ impl Learner {
         keeper: Keeper,
         mean_rows: u64,
         resume: Option<&Checkpoint>,
+        ranks: Option<Ranks>,
     ) -> Result<Self> {
         let mut progress = Progress::default();
         if let Some(checkpoint) = resume {
@@ -143,7 +153,7 @@ impl Learner {
         let (questions, asked) = async_channel::unbounded();
         let (alive, ended) = async_channel::bounded(1);
         let fate = Fate::default();
-        let worker = Worker::new(backend, optimizer, progress, public.clone());
+        let worker = Worker::new(backend, optimizer, progress, public.clone(), ranks);
         let worker_fate = fate.clone();
         thread::Builder::new()
             .name("anemone-learner".into())

@@ -15,6 +15,7 @@ use crate::backend::cpu::top_down_of;
 use crate::backend::{Backend, PhaseSeconds};
 use crate::caught::panic_text;
 use crate::circuit::{Params, StatesInUse};
+use crate::cluster::Ranks;
 use crate::data::{Batch, Cursor};
 use crate::error::{Error, ErrorKind, Result};
 use crate::optim::Optimizer;
@@ -79,6 +80,8 @@ pub(super) struct Worker {
     public: Arc<Mutex<Progress>>,
     /// The view of the parameters as they are, if one was asked for since they moved.
     view: Option<View>,
+    /// Who learns with it.
+    ranks: Option<Ranks>,
 }
 
 /// The life of the thread. `ended` is dropped last: whoever waits for it finds the fate settled and the device
@@ -113,8 +116,9 @@ impl Worker {
         optimizer: Box<dyn Optimizer>,
         progress: Progress,
         public: Arc<Mutex<Progress>>,
+        ranks: Option<Ranks>,
     ) -> Self {
-        Self { backend, optimizer, progress, public, view: None }
+        Self { backend, optimizer, progress, public, view: None, ranks }
     }
 
     /// Until the queue is closed and empty, or learning fails.
@@ -154,7 +158,7 @@ impl Worker {
                 fatal.map_or(Ok(()), Err)
             }
             Command::LogLikelihoods { batch, reply } => {
-                let answer = self.backend.averaged_log_likelihoods(&batch);
+                let answer = self.together(|worker| worker.backend.averaged_log_likelihoods(&batch));
                 self.answer_query(clock, &reply, answer)
             }
             Command::Params { reply } => {
@@ -194,7 +198,7 @@ impl Worker {
     }
 
     fn learn(&mut self, batch: &Batch, end: Option<Cursor>) -> Result<Learned> {
-        let report = self.optimizer.learn(self.backend.as_mut(), batch)?;
+        let report = self.together(|worker| worker.optimizer.learn(worker.backend.as_mut(), batch))?;
         let end = end.unwrap_or_else(|| {
             let mut cursor = self.progress.cursor.clone();
             cursor.row += batch.num_rows() as u64;
@@ -203,6 +207,18 @@ impl Worker {
         self.progress.learned(&report, end); // only now: the cursor never runs ahead of the parameters
         let Progress { batches, updates, .. } = self.progress;
         Ok(Learned { batch: report.batch, step_size: report.step_size, batches, updates })
+    }
+
+    /// Does what all ranks do. Where one of them is lost and the others can go on, they do it again without it.
+    fn together<T>(&mut self, mut act: impl FnMut(&mut Self) -> Result<T>) -> Result<T> {
+        loop {
+            match (act(self), &self.ranks) {
+                (Err(error), Some(ranks)) if error.kind() == ErrorKind::RankLost && ranks.can_shrink() => {
+                    ranks.shrink(self.progress.batches)?;
+                }
+                (done, _) => return done,
+            }
+        }
     }
 
     fn end_epoch(&mut self, next: Option<Cursor>) -> Result<bool> {

@@ -7,6 +7,7 @@ mod common;
 
 mod bad_input;
 mod chains;
+mod cluster;
 mod front_door;
 mod laws;
 mod learner;

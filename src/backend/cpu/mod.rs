@@ -40,6 +40,7 @@ mod weights;
 mod wide;
 mod workers;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -64,7 +65,8 @@ use self::tile::Tile;
 use self::update::{Retained, Update};
 use self::workers::Workers;
 use super::{
-    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain, Tensor,
+    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain,
+    Tensor, add_to_spans,
 };
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
@@ -456,6 +458,26 @@ impl Backend for CpuBackend {
         self.flows[flows].load(saved)
     }
 
+    fn take_flows(&mut self, flows: FlowsId, spans: &[Range<usize>]) -> Result<Tensor> {
+        let flows = self.flows_at(flows)?;
+        self.settle();
+        Ok(match &mut self.flows[flows] {
+            FlowBuffer::Single(all) => Tensor::F32(taken(all, spans)),
+            FlowBuffer::Double(all) => Tensor::F64(taken(all, spans)),
+        })
+    }
+
+    fn put_flows(&mut self, flows: FlowsId, spans: &[Range<usize>], numbers: &Tensor) -> Result<()> {
+        let flows = self.flows_at(flows)?;
+        self.settle();
+        match (&mut self.flows[flows], numbers) {
+            (FlowBuffer::Single(all), Tensor::F32(numbers)) => add_to_spans(all, spans, numbers),
+            (FlowBuffer::Double(all), Tensor::F64(numbers)) => add_to_spans(all, spans, numbers),
+            _ => return Err(Error::state("flows of another precision than their buffer")),
+        }
+        Ok(())
+    }
+
     fn save_rows(&self, rows: ParamRowsId) -> Result<Tensor> {
         Ok(Tensor::F64(self.rows(rows)?))
     }
@@ -468,4 +490,14 @@ impl Backend for CpuBackend {
         }
         Ok(())
     }
+}
+
+/// The numbers of some stretches, which are left as zeros.
+fn taken<T: Copy + Default>(all: &mut [T], spans: &[Range<usize>]) -> Vec<T> {
+    let mut numbers = Vec::with_capacity(spans.iter().map(Range::len).sum());
+    for span in spans {
+        numbers.extend_from_slice(&all[span.clone()]);
+        all[span.clone()].fill(T::default());
+    }
+    numbers
 }
