@@ -2,6 +2,7 @@
 
 mod average;
 mod condition;
+mod counts;
 mod division;
 mod drawn;
 mod em;
