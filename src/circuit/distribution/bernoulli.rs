@@ -42,7 +42,7 @@ impl Distribution for Bernoulli {
         Some(2)
     }
 
-    fn check_params(&self, params: &[f32]) -> std::result::Result<(), String> {
+    fn check_params(&self, params: &[f32]) -> Result<(), String> {
         check_chance(params[0])
     }
 
