@@ -137,8 +137,8 @@ pub fn from_json(name: &str, options: &Map<String, Value>) -> Result<Arc<dyn Dis
             option_f64(options, "min_std", 0.01)?,
         )?),
         _ => Err(Error::format(format!(
-            "distribution `{name}` is unknown; there are categorical, gaussian, discrete_logistic, bernoulli, binomial, \
-             poisson and negative_binomial"
+            "distribution `{name}` is unknown; there are categorical, gaussian, discrete_logistic, bernoulli, \
+             binomial, poisson and negative_binomial"
         ))),
     }
 }

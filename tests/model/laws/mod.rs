@@ -8,6 +8,7 @@ mod drawn;
 mod em;
 mod extremes;
 mod fused;
+mod mixed;
 mod probability;
 mod queries;
 mod rows;
