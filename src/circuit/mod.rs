@@ -24,7 +24,9 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use builder::CircuitBuilder;
-pub use distribution::{Categorical, DiscreteLogistic, Distribution, Gaussian};
+pub use distribution::{
+    Bernoulli, Binomial, Categorical, DiscreteLogistic, Distribution, Gaussian, NegativeBinomial, Poisson,
+};
 pub use layout::{BlockLayout, Layout};
 pub use params::{Flows, Params};
 pub use scope::Scope;

@@ -5,18 +5,27 @@
 //! missing value and the top-down term of anemone add), and its sampling; optimizers and backends need no more.
 //! Categorical tables have a fast path in the backends, announced by [`Distribution::is_table`].
 
+mod bernoulli;
+mod binomial;
 mod categorical;
+mod counting;
 mod discrete_logistic;
 mod gaussian;
+mod negative_binomial;
+mod poisson;
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+pub use bernoulli::Bernoulli;
+pub use binomial::Binomial;
 pub use categorical::Categorical;
 pub use discrete_logistic::DiscreteLogistic;
 pub use gaussian::Gaussian;
+pub use negative_binomial::NegativeBinomial;
+pub use poisson::Poisson;
 
 use super::Smoothing;
 use crate::error::{Error, Result};
@@ -117,6 +126,10 @@ fn for_each_value(distribution: &(impl Distribution + ?Sized), params: &[f32], m
 pub fn from_json(name: &str, options: &Map<String, Value>) -> Result<Arc<dyn Distribution>> {
     match name {
         "categorical" => Ok(Categorical::new(option_u32(options, "cats")?)?),
+        "bernoulli" => Ok(Bernoulli::new()),
+        "binomial" => Ok(Binomial::new(option_u32(options, "trials")?)?),
+        "poisson" => Ok(Poisson::new(option_f64(options, "min_rate", poisson::LEAST_RATE)?)?),
+        "negative_binomial" => Ok(NegativeBinomial::new(option_f64(options, "min_mean", poisson::LEAST_RATE)?)?),
         "gaussian" => Ok(Gaussian::new(option_f64(options, "min_sigma", 0.01)?, option_f64(options, "origin", 0.0)?)?),
         "discrete_logistic" => Ok(DiscreteLogistic::new(
             option_u32(options, "cats")?,
@@ -124,7 +137,8 @@ pub fn from_json(name: &str, options: &Map<String, Value>) -> Result<Arc<dyn Dis
             option_f64(options, "min_std", 0.01)?,
         )?),
         _ => Err(Error::format(format!(
-            "distribution `{name}` is unknown; there are categorical, gaussian and discrete_logistic"
+            "distribution `{name}` is unknown; there are categorical, gaussian, discrete_logistic, bernoulli, \
+             binomial, poisson and negative_binomial"
         ))),
     }
 }

@@ -1,7 +1,8 @@
 //! How much each pair of variables tells about each other, estimated from data.
 //!
 //! Two estimates: exact counts of pairs of categories, for variables of few categories, and PyJuice's soft bins, for
-//! variables of many ordered categories or real values. Structures need only the order of the numbers.
+//! variables of many ordered categories or real values; pairs of both kinds have a bin for every category. Structures
+//! need only the order of the numbers.
 //!
 //! Pairs are computed in fixed tiles on the current thread pool and each pair belongs to one task, so the result does
 //! not depend on the number of threads. Missing cells are skipped pair by pair: a pair is judged by the rows in which
@@ -29,8 +30,8 @@ const TILE: usize = 16;
 /// How mutual information is estimated.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum MutualInformation {
-    /// [`Counts`](Self::Counts) if all columns are integers below 32, [`ranks`](Self::ranks) if one holds real numbers,
-    /// else [`soft_bins`](Self::soft_bins).
+    /// [`Counts`](Self::Counts) if all columns are integers below 32, [`ranks`](Self::ranks) if all hold real numbers,
+    /// [`mixed`](Self::mixed) if only some do, else [`soft_bins`](Self::soft_bins).
     #[default]
     Auto,
     /// From the joint counts of categories, without smoothing, in nats. For integer columns.
@@ -56,6 +57,14 @@ pub enum MutualInformation {
         /// How far a value reaches, as the standard deviation of a Gaussian, where all ranks span 1.
         sigma: f64,
     },
+    /// Ranks of real columns, and categories as they are where a column holds integers: any two kinds of column are
+    /// compared, and two columns of categories by their counts. Beyond 256 categories of a column the rest is one.
+    Mixed {
+        /// Bins of a real column, with centres equally spaced from 0 to 1 inclusive.
+        num_bins: usize,
+        /// How far a real value reaches, as the standard deviation of a Gaussian, where all ranks span 1.
+        sigma: f64,
+    },
 }
 
 impl MutualInformation {
@@ -69,6 +78,11 @@ impl MutualInformation {
         Self::Ranks { num_bins: 32, sigma: 0.5 / 32.0 }
     }
 
+    /// Ranks in as many soft bins beside categories.
+    pub const fn mixed() -> Self {
+        Self::Mixed { num_bins: 32, sigma: 0.5 / 32.0 }
+    }
+
     /// What `Auto` means for this data; the others mean themselves.
     pub(super) fn resolve(self, data: &Batch) -> Self {
         let few = |var: usize| match data.column(var) {
@@ -77,8 +91,11 @@ impl MutualInformation {
         };
         match self {
             Self::Auto if (0..data.num_vars()).all(few) => Self::Counts,
-            Self::Auto if (0..data.num_vars()).any(|var| matches!(data.column(var), Values::F32(_))) => Self::ranks(),
-            Self::Auto => Self::soft_bins(),
+            Self::Auto => match (0..data.num_vars()).filter(|&var| is_real(data, var)).count() {
+                0 => Self::soft_bins(),
+                reals if reals == data.num_vars() => Self::ranks(),
+                _ => Self::mixed(),
+            },
             chosen => chosen,
         }
     }
@@ -86,7 +103,7 @@ impl MutualInformation {
     fn check(self) -> Result<()> {
         let (num_bins, sigma, chunk_size) = match self {
             Self::SoftBins { num_bins, sigma, chunk_size } => (num_bins, sigma, chunk_size),
-            Self::Ranks { num_bins, sigma } => (num_bins, sigma, 1),
+            Self::Ranks { num_bins, sigma } | Self::Mixed { num_bins, sigma } => (num_bins, sigma, 1),
             Self::Auto | Self::Counts => return Ok(()),
         };
         at_least_one("chunk_size", chunk_size)?;
@@ -184,6 +201,10 @@ pub(super) fn information_among(
         MutualInformation::Ranks { num_bins, sigma } => {
             Ok(among(&soft_bins::SoftBins::of_ranks(&table, num_bins, sigma)))
         }
+        MutualInformation::Mixed { num_bins, sigma } => {
+            let is_category: Vec<bool> = vars.iter().map(|&var| !is_real(data, var)).collect();
+            Ok(among(&soft_bins::SoftBins::of_mixed(&table, &is_category, num_bins, sigma)))
+        }
         MutualInformation::Counts | MutualInformation::Auto => {
             if let Some(&var) = vars.iter().find(|&&var| matches!(data.column(var), Values::F32(_))) {
                 return Err(Error::option(format!(
@@ -196,6 +217,10 @@ pub(super) fn information_among(
             Ok(every_pair(vars.len(), columns::JointScratch::default, information, tell))
         }
     }
+}
+
+fn is_real(data: &Batch, var: usize) -> bool {
+    matches!(data.column(var), Values::F32(_))
 }
 
 /// Computes every pair `u ≤ v`, tile by tile. Scratch is made once per tile; it must not carry results over.

@@ -20,6 +20,9 @@ const NEGLIGIBLE: f64 = 1e-12;
 /// A variable whose values occur in at least this many rows each, on average, is added value by value.
 const ROWS_PER_LINE: usize = 4;
 
+/// Categories that have a bin of their own: a histogram has the square of these.
+const MOST_CATEGORIES: usize = 256;
+
 pub(super) struct SoftBins<'a> {
     table: &'a Table,
     bands: Vec<Bands>,
@@ -59,6 +62,19 @@ impl<'a> SoftBins<'a> {
     pub(super) fn of_ranks(table: &'a Table, num_bins: usize, sigma: f64) -> Self {
         let of = |column: &CodedColumn| Bands::new(&ranks(table, column), num_bins, sigma);
         Self::with_bands(table, table.columns.par_iter().map(of).collect(), num_bins)
+    }
+
+    /// Over the ranks of the values, and over categories where a column has these: each has a bin of its own, so that
+    /// two columns of categories are counted.
+    pub(super) fn of_mixed(table: &'a Table, is_category: &[bool], num_bins: usize, sigma: f64) -> Self {
+        let of = |(column, &is_category): (&CodedColumn, &bool)| match is_category {
+            true => Bands::of_categories(column.values.len()),
+            false => Bands::new(&ranks(table, column), num_bins, sigma),
+        };
+        let categories = table.columns.iter().zip(is_category).filter(|(_, is)| **is).map(|(c, _)| c.values.len());
+        let most = categories.max().unwrap_or(0).min(MOST_CATEGORIES);
+        let bands = table.columns.par_iter().zip(is_category).map(of).collect();
+        Self::with_bands(table, bands, num_bins.max(most))
     }
 
     fn with_bands(table: &'a Table, bands: Vec<Bands>, num_bins: usize) -> Self {
@@ -154,6 +170,15 @@ impl<'a> SoftBins<'a> {
 }
 
 impl Bands {
+    /// A bin for every value of a column; those beyond [`MOST_CATEGORIES`] share the last.
+    fn of_categories(num_values: usize) -> Self {
+        let bins: Vec<usize> = (0..num_values).map(|value| value.min(MOST_CATEGORIES - 1)).collect();
+        let mut reach = vec![0.0; (num_values + 1) * LANES];
+        bins.iter().enumerate().for_each(|(value, bin)| reach[value * LANES + bin % LANES] = 1.0);
+        let starts = bins.iter().map(|bin| (bin - bin % LANES) as u32).chain([0]).collect();
+        Self { width: LANES, starts, reach }
+    }
+
     /// `scaled` are a column's distinct values, in [0, 1].
     fn new(scaled: &[f64], num_bins: usize, sigma: f64) -> Self {
         let padded_bins = num_bins.next_multiple_of(LANES);

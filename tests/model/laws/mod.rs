@@ -2,11 +2,13 @@
 
 mod average;
 mod condition;
+mod counts;
 mod division;
 mod drawn;
 mod em;
 mod extremes;
 mod fused;
+mod mixed;
 mod probability;
 mod queries;
 mod rows;
