@@ -156,7 +156,9 @@ fn explanations_are_the_most_probable(case: &Case, batch: &Batch, seed: u64) {
             let listed = spec.log_joints(batch, row).into_iter().fold(f64::NEG_INFINITY, f64::max);
             close_number(&what, best, listed, LOG_LIKELIHOOD);
         }
-        assert!(spec.log_likelihoods(found.rows())[row] >= found.log_joints()[row] - 1e-5, "{what}");
+        // Far out a joint has the digits of single precision, as that of a draw above.
+        let (whole, joint) = (spec.log_likelihoods(found.rows())[row], found.log_joints()[row]);
+        assert!(whole >= joint - 1e-5 - 1e-5 * joint.abs(), "{what}: {whole} of the row, {joint} with latents");
     }
 }
 
