@@ -233,7 +233,7 @@ const REPORT_NUMBERS: usize = 6;
 /// The report of all shards, added up in their order, from what every rank said.
 fn understood(said: &[Vec<u8>]) -> Result<BatchReport> {
     let mut whole = BatchReport::default();
-    for (rank, text) in said.iter().enumerate().filter(|(_, said)| said.first() == Some(&1)) {
+    if let Some((rank, text)) = said.iter().enumerate().find(|(_, said)| said.first() == Some(&1)) {
         return Err(of_rank(rank, &String::from_utf8_lossy(&text[1..])));
     }
     for (rank, bytes) in said.iter().enumerate() {

@@ -71,11 +71,11 @@ impl Broker {
     }
 
     fn create_topic(&self, name: &str) {
-        self.create(NewTopic::new(name, PARTITIONS, TopicReplication::Fixed(1)));
+        self.create(&NewTopic::new(name, PARTITIONS, TopicReplication::Fixed(1)));
     }
 
-    fn create(&self, topic: NewTopic) {
-        self.administer(async |admin, options| admin.create_topics([&topic], options).await.unwrap());
+    fn create(&self, topic: &NewTopic) {
+        self.administer(async |admin, options| admin.create_topics([topic], options).await.unwrap());
     }
 
     /// Asks the broker for a change of topics, which must be made.

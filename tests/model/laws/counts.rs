@@ -6,8 +6,11 @@ use anemone::circuit::{Bernoulli, Binomial, Distribution, NegativeBinomial, Pois
 use super::em::training_log_likelihood;
 use super::*;
 
+/// A family, and parameters of a few units of it.
+type Family = (Arc<dyn Distribution>, Vec<Vec<f32>>);
+
 /// Every family with a few parameters.
-fn families() -> Vec<(Arc<dyn Distribution>, Vec<Vec<f32>>)> {
+fn families() -> Vec<Family> {
     vec![
         (Bernoulli::new(), vec![vec![0.3], vec![0.999]]),
         (Binomial::new(7).unwrap(), vec![vec![0.01], vec![0.6]]),

@@ -37,21 +37,22 @@ fn max_rows_body(out: MatrixMut<'_>, left: Matrix<'_>, right: &Packed) {
 
 #[inline(always)]
 fn max_panels<const WIDTH: usize>(out: MatrixMut<'_>, left: Matrix<'_>, right: &Packed) {
-    for (index, col) in (0..out.cols).step_by(WIDTH).enumerate() {
+    let MatrixMut { data, rows: num_rows, cols: num_cols, stride, .. } = out;
+    for (index, col) in (0..num_cols).step_by(WIDTH).enumerate() {
         let panel = right.panel(Part::High, index);
-        let cols = WIDTH.min(out.cols - col);
+        let cols = WIDTH.min(num_cols - col);
         let mut row = 0;
-        while row + ROWS <= out.rows {
+        while row + ROWS <= num_rows {
             let rows: [&[f32]; ROWS] = std::array::from_fn(|i| left.row(row + i));
             let tile = max_tile::<ROWS, WIDTH>(rows, panel);
             for (i, best) in tile.iter().enumerate() {
-                out.data[(row + i) * out.stride + col..][..cols].copy_from_slice(&best[..cols]);
+                data[(row + i) * stride + col..][..cols].copy_from_slice(&best[..cols]);
             }
             row += ROWS;
         }
-        for row in row..out.rows {
+        for row in row..num_rows {
             let [best] = max_tile::<1, WIDTH>([left.row(row)], panel);
-            out.data[row * out.stride + col..][..cols].copy_from_slice(&best[..cols]);
+            data[row * stride + col..][..cols].copy_from_slice(&best[..cols]);
         }
     }
 }
