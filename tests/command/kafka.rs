@@ -364,7 +364,7 @@ fn topics_begin_at_a_time_get_partitions_are_compacted_and_vanish() {
     let topic = |name, partitions| NewTopic::new(name, partitions, TopicReplication::Fixed(1));
 
     // A message a second; those of one partition are ten minutes older. From a time on, 300 and 500 are left.
-    broker.create(topic("timed", 2));
+    broker.create(&topic("timed", 2));
     let eleven = 1_794_999_600_000; // 2026-11-18T11:00:00Z
     for (partition, earlier) in [(0, 600), (1, 0)] {
         let at = |row: usize| (None, Some(eleven + 1000 * (row as i64 - earlier)));
@@ -377,7 +377,7 @@ fn topics_begin_at_a_time_get_partitions_are_compacted_and_vanish() {
     check_ends(&cursor, &[900, 500]);
 
     // A partition that appears while the run waits: from its beginning, though it was filled before it was noticed.
-    broker.create(topic("grows", 2));
+    broker.create(&topic("grows", 2));
     let plain = |_| (None, None);
     broker.send_to("grows", 0, 0..400, plain);
     broker.send_to("grows", 1, 400..800, plain);
@@ -400,7 +400,7 @@ fn topics_begin_at_a_time_get_partitions_are_compacted_and_vanish() {
         .set("segment.ms", "100")
         .set("min.cleanable.dirty.ratio", "0.01")
         .set("max.compaction.lag.ms", "100");
-    broker.create(compacted);
+    broker.create(&compacted);
     let keyed = |row: usize| (Some(format!("k{}", row % 1500)), None);
     for part in 0..6 {
         broker.send_to("compacted", 0, 1000 * part..1000 * (part + 1), keyed);
@@ -419,7 +419,7 @@ fn topics_begin_at_a_time_get_partitions_are_compacted_and_vanish() {
     println!("compacted: {left} of 6000 messages are left");
 
     // A topic that is deleted ends the run that waits for more of it, and what was learned is kept.
-    broker.create(topic("vanishes", 2));
+    broker.create(&topic("vanishes", 2));
     broker.send_to("vanishes", 0, 0..1000, plain);
     let mut child = run("vanishes", 100_000, "");
     until_step("vanishes", 3, &mut child);
