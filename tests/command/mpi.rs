@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anemone::ErrorKind;
 use anemone::cluster::mpi::{Communicator, join};
+use anemone::cluster::{Cluster as _, shard_sum, shards_of};
 use anemone::rng::Rng;
 
 const SHARDS: usize = 8;
@@ -123,6 +124,9 @@ fn sums_in_shard_order_have_the_same_bits_on_any_number_of_ranks_and_any_library
         for (ranks, found) in plain.enumerate() {
             assert_eq!(found, expected, "{} with {} ranks", mpi.name, ranks + 1);
         }
+        for ranks in [1, 2, 5] {
+            assert_eq!(mpi.run(ranks, "shards", &[]).unanimous(ranks), expected, "{} as a cluster", mpi.name);
+        }
         // Messages that do not fit one call.
         assert_eq!(mpi.run(3, "sum in small pieces", &[]).unanimous(3), expected, "{}", mpi.name);
         println!("{}: 1 to 5 ranks: {expected}", mpi.name);
@@ -210,7 +214,7 @@ fn a_library_of_another_launcher_is_noticed() {
         let ended = ended(launcher.job(2, "join", &[]).env("ANEMONE_MPI_LIBRARY", &other));
         let lines: Vec<&String> = ended.said.values().flatten().collect();
         assert!(!lines.is_empty(), "{}", ended.text);
-        let wanted = ["started 2 ranks", "knows of 1", "ANEMONE_MPI_LIBRARY"];
+        let wanted = ["started 2 ranks", "the library is not the launcher's", "ANEMONE_MPI_LIBRARY"];
         let is_right = |line: &String| wanted.iter().all(|words| line.contains(words));
         assert!(lines.into_iter().all(is_right), "{}", ended.text);
     }
@@ -226,10 +230,22 @@ fn library_of(mpi: &Mpi) -> PathBuf {
 #[test]
 fn a_rank_plays_its_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let cluster = match join() {
+    let mut cluster = match join() {
         Ok(cluster) => cluster,
         Err(error) => return says(0, &format!("{:?}: {error}", error.kind())),
     };
+    if role == "shards" {
+        let range = shards_of(cluster.rank(), cluster.num_ranks(), SHARDS);
+        let partials = shard_sum::partials(range, SHARDS, &mut |number| Ok(shard(number))).unwrap();
+        let (sum, _) = shard_sum::sum_over_ranks(&mut cluster, SHARDS, partials, NUMBERS).unwrap();
+        let mut bytes = vec![7; if cluster.rank() == 0 { 1000 } else { 1 }];
+        cluster.broadcast(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 1000]);
+        let all = cluster.gather(&vec![cluster.rank() as u8; cluster.rank()]).unwrap();
+        assert!(all.iter().enumerate().all(|(rank, bytes)| *bytes == vec![rank as u8; rank]));
+        return says(cluster.rank(), &digest(&sum));
+    }
+    let cluster = cluster.into_communicator();
     match role.as_str() {
         "join" => says(cluster.rank(), "joined"),
         "sum" => says(cluster.rank(), &digest(&summed(&cluster).unwrap())),

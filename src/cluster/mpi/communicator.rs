@@ -243,10 +243,10 @@ impl Communicator {
         // has as many bytes as `counts` says of this rank; the buffers do not overlap, as one is borrowed mutably.
         let code = unsafe {
             allgatherv(
-                own.as_ptr().cast(),
+                start(own),
                 own.len() as c_int,
                 byte,
-                all.as_mut_ptr().cast(),
+                start_mut(all),
                 counts.as_ptr(),
                 places.as_ptr(),
                 byte,
@@ -324,11 +324,11 @@ impl Communicator {
         // buffers do not overlap, as one is borrowed mutably.
         let code = unsafe {
             alltoallv(
-                send.as_ptr().cast(),
+                start(send),
                 sent.as_ptr(),
                 to.as_ptr(),
                 byte,
-                receive.as_mut_ptr().cast(),
+                start_mut(receive),
                 expected.as_ptr(),
                 from.as_ptr(),
                 byte,
@@ -347,12 +347,12 @@ impl Communicator {
         // SAFETY: both buffers have as many bytes as are announced and do not overlap, as one is borrowed mutably.
         let code = unsafe {
             sendrecv(
-                out.as_ptr().cast(),
+                start(out),
                 out.len() as c_int,
                 constants.byte,
                 to,
                 TAG,
-                into.as_mut_ptr().cast(),
+                start_mut(into),
                 into.len() as c_int,
                 constants.byte,
                 from,
@@ -378,7 +378,11 @@ impl Communicator {
         let code = unsafe { (recovery.shrink)(self.handle, &mut handle) };
         self.session.library.check("MPIX_Comm_shrink", code)?;
         self.session.is_broken.store(false, Relaxed);
-        Self::around(&self.session, handle, self.received.clone(), self.cut)
+        let left = Self::around(&self.session, handle, self.received.clone(), self.cut)?;
+        if left.size == self.size {
+            return Err(failed("a call of MPI failed though no rank is gone".into()));
+        }
+        Ok(left)
     }
 
     /// Ends all ranks at once, this one included. Say first why.
@@ -420,6 +424,40 @@ impl Drop for Communicator {
         }
     }
 }
+
+/// Where bytes begin. No bytes begin at address 1 in Rust, which is `MPI_IN_PLACE` in two of three families.
+fn start(bytes: &[u8]) -> *const c_void {
+    if bytes.is_empty() { std::ptr::from_ref(&NOTHING).cast() } else { bytes.as_ptr().cast() }
+}
+
+fn start_mut(bytes: &mut [u8]) -> *mut c_void {
+    // Nothing is written to where there is no room.
+    if bytes.is_empty() { std::ptr::from_ref(&NOTHING).cast_mut().cast() } else { bytes.as_mut_ptr().cast() }
+}
+
+static NOTHING: u64 = 0;
+
+/// The bytes of numbers, as they are in memory.
+pub(super) fn bytes_of<T: Plain>(numbers: &[T]) -> &[u8] {
+    // SAFETY: `Plain` numbers have no padding, any byte may be read, and the length is theirs.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+}
+
+/// The same, to be written.
+pub(super) fn bytes_of_mut<T: Plain>(numbers: &mut [T]) -> &mut [u8] {
+    // SAFETY: as above, and any bytes make a `Plain` number; the borrow is exclusive.
+    unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), size_of_val(numbers)) }
+}
+
+/// Numbers whose bytes travel as they are.
+///
+/// # Safety
+/// There is no padding, and every pattern of bits is a value.
+pub(super) unsafe trait Plain: Copy {}
+// SAFETY: four bytes, all patterns are values.
+unsafe impl Plain for f32 {}
+// SAFETY: eight bytes, all patterns are values.
+unsafe impl Plain for f64 {}
 
 /// Where each piece begins when they are behind one another.
 fn starts(lens: &[usize]) -> Vec<usize> {

@@ -21,6 +21,7 @@ pub struct Launcher {
     prefixes: Vec<PathBuf>,
 }
 
+pub(super) const OPEN_MPI: &str = "mpiexec of Open MPI";
 const MPICH_FIRST: [&str; 5] = ["libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpich.so.12", "libmpi.so.40"];
 const OPEN_MPI_FIRST: [&str; 5] =
     ["libmpi.so.40", "libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpich.so.12"];
@@ -29,7 +30,7 @@ const OPEN_MPI_FIRST: [&str; 5] =
 /// `mpiexec` within a job of Slurm sets its own beside Slurm's.
 type Signs = (&'static str, &'static str, &'static str, &'static [&'static str]);
 const LAUNCHERS: [Signs; 5] = [
-    ("mpiexec of Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", &OPEN_MPI_FIRST),
+    (OPEN_MPI, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", &OPEN_MPI_FIRST),
     ("mpiexec of MVAPICH", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", &MPICH_FIRST),
     ("mpiexec of MPICH or a launcher like it", "PMI_SIZE", "PMI_RANK", &MPICH_FIRST),
     ("srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID", &MPICH_FIRST),

@@ -16,6 +16,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// The variable that names a library.
 pub(super) const LIBRARY_VARIABLE: &str = "ANEMONE_MPI_LIBRARY";
 
+/// Open MPI's `MPI_ERR_OTHER`.
+const OTHER: c_int = 16;
+
 /// `int` of each rank: counts or places.
 type Ints = *const c_int;
 
@@ -163,7 +166,9 @@ impl Library {
             0 => one_line(&unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy()),
             _ => format!("error {code}"),
         };
-        if classed == 0 && self.constants.lost.contains(&class) {
+        // Open MPI reports some connections to a lost rank as "other": where ranks may be lost, `shrink` tells.
+        let is_other = self.recovery.is_some() && class == OTHER;
+        if classed == 0 && (is_other || self.constants.lost.contains(&class)) {
             return Err(Error::new(ErrorKind::RankLost, format!("{what}: another rank is gone: {text}")));
         }
         Err(failed(format!("{what}: MPI: {text}")))
@@ -173,7 +178,10 @@ impl Library {
 /// The library, with its symbols visible to the plug-ins that Open MPI loads afterwards.
 fn open(path: &Path) -> std::result::Result<Loaded, String> {
     // SAFETY: loads a library that the user or the launcher names; what it does when loaded is its own business.
-    unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| one_line(&error.to_string()))
+    unsafe { Loaded::open(Some(path), RTLD_NOW | RTLD_GLOBAL) }.map_err(|error| {
+        let below = std::error::Error::source(&error).map(ToString::to_string);
+        one_line(&below.unwrap_or_else(|| format!("{}: {error}", path.display())))
+    })
 }
 
 /// Which family a library is of, by what it has.
