@@ -17,7 +17,8 @@ pub(super) fn log_gamma(mut x: f64) -> f64 {
     }
     let inverse = 1.0 / x;
     let square = inverse * inverse;
-    let series = inverse * (1.0 / 12.0 - square * (1.0 / 360.0 - square * (1.0 / 1260.0 - square / 1680.0)));
+    let far = 1.0 / 1260.0 - square * (1.0 / 1680.0 - square / 1188.0);
+    let series = inverse * (1.0 / 12.0 - square * (1.0 / 360.0 - square * far));
     (x - 0.5) * x.ln() - x + HALF_LOG_TAU + series - below.ln()
 }
 
