@@ -22,6 +22,9 @@ use crate::order::{Permutation, rows_of_window};
 pub struct BatchSpec {
     /// Rows in a batch.
     pub rows: usize,
+    /// Logical shards that the rows of a batch belong to; a stream of each ([`Share`](crate::order::Share)).
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub shards: usize,
     /// Whether the rows of an epoch come in a computed random order.
     pub shuffle: bool,
     /// Decides that order.
@@ -39,10 +42,20 @@ pub struct BatchSpec {
     pub max_wait: Option<Duration>,
 }
 
+fn one() -> usize {
+    1
+}
+
+/// Not written where it is 1: checkpoints from before there were shards are of the same batches.
+fn is_one(number: &usize) -> bool {
+    *number == 1
+}
+
 impl Default for BatchSpec {
     fn default() -> Self {
         Self {
             rows: 512,
+            shards: 1,
             shuffle: true,
             seed: 1,
             drop_last: false,
@@ -145,6 +158,8 @@ pub struct Batcher {
     pending: Pending,
     /// Whether this epoch had a batch, so that data without any does not spin without end.
     epoch_has_batches: bool,
+    /// Whether it may have none all the same: other shards have the rows.
+    may_be_empty: bool,
     /// Records left out since `take_bad` was called last.
     bad: Vec<BadRecord>,
 }
@@ -202,8 +217,15 @@ impl Batcher {
             building: None,
             pending: Pending::Nothing,
             epoch_has_batches,
+            may_be_empty: false,
             bad: Vec::new(),
         })
+    }
+
+    /// The same for one shard of several, which may have no row of an epoch.
+    pub fn of_one_shard(mut self) -> Self {
+        self.may_be_empty = true;
+        self
     }
 
     /// Takes in what happened next. Everything must have been pulled before.
@@ -385,11 +407,8 @@ impl Batcher {
 
     fn end_epoch(&mut self) -> Result<Item> {
         self.check_skipped()?;
-        if !self.epoch_has_batches {
-            return Err(Error::data(
-                "the data has not one whole row: is it empty, shorter than decode.window, or, with batch.drop_last, \
-                 than one batch?",
-            ));
+        if !self.epoch_has_batches && !self.may_be_empty {
+            return Err(no_row());
         }
         self.epoch_has_batches = false;
         self.tokens = narrow(&[], self.shape.values); // the remainder of an epoch is dropped
@@ -469,6 +488,14 @@ impl Batcher {
         self.bad.push(bad);
         if total > self.policy.max_bad { Err(error) } else { Ok(()) }
     }
+}
+
+/// An epoch without a batch.
+pub(crate) fn no_row() -> Error {
+    Error::data(
+        "the data has not one whole row: is it empty, shorter than decode.window, or, with batch.drop_last, than one \
+         batch?",
+    )
 }
 
 /// An error about a record, with its file and row as data.

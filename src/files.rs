@@ -27,6 +27,12 @@ impl WholeFile {
         Ok(Self { path: path.to_path_buf(), beside, writer: BufWriter::new(file) })
     }
 
+    /// Where it is until it is whole; `None` for what is written as it is. Whoever ends the process without dropping
+    /// the file removes this.
+    pub fn unfinished(&self) -> Option<&Path> {
+        self.beside.as_deref()
+    }
+
     /// Puts the file into its place, once its bytes are on the disk: a machine that dies leaves the old file or the
     /// new.
     pub fn finish(mut self) -> Result<()> {

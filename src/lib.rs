@@ -96,6 +96,9 @@ pub mod plan;
 pub mod query;
 #[doc(hidden)]
 pub mod rng;
+#[cfg(feature = "parquet")]
+#[doc(hidden)]
+pub mod sink;
 #[cfg(feature = "pipeline")]
 #[cfg_attr(docsrs, doc(cfg(feature = "pipeline")))]
 pub mod source;

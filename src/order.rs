@@ -2,7 +2,8 @@
 //!
 //! A [`Permutation`] is a keyed Feistel network with cycle walking: where position `i` goes is a pure function of the
 //! key, so a stream can go on from any position without a shuffle buffer. [`EpochOrder`] permutes the blocks of an
-//! epoch and cuts them into windows by bytes; `batcher` permutes the rows inside each window.
+//! epoch and cuts them into windows by bytes; `batcher` permutes the rows inside each window. A [`Share`] is what one
+//! shard of a global batch has of that order.
 
 use std::ops::Range;
 
@@ -54,6 +55,49 @@ pub fn key(seed: u64, parts: &[u64]) -> u64 {
     parts.iter().fold(mix(seed), |state, &part| mix(state.rotate_left(23) ^ mix(part.wrapping_add(0xA5A5))))
 }
 
+/// One shard of a stream: which, of how many. Its rows follow from these numbers and the order of the epoch alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Which shard, from 0.
+    pub shard: usize,
+    /// How many shards there are.
+    pub shards: usize,
+}
+
+impl Default for Share {
+    /// The whole.
+    fn default() -> Self {
+        Self { shard: 0, shards: 1 }
+    }
+}
+
+impl Share {
+    /// Which of `rows` consecutive rows are this shard's.
+    pub fn of_rows(self, rows: usize) -> Range<usize> {
+        self.shard * rows / self.shards..(self.shard + 1) * rows / self.shards
+    }
+
+    /// How many of the first `positions` of an order are this shard's, where it has its run of each `batch_rows`.
+    pub fn count(self, positions: u64, batch_rows: usize) -> u64 {
+        let own = self.of_rows(batch_rows);
+        let rest = positions % batch_rows as u64;
+        positions / batch_rows as u64 * own.len() as u64 + rest.clamp(own.start as u64, own.end as u64)
+            - own.start as u64
+    }
+
+    /// The position in the order of this shard's position `index`: the inverse of [`count`](Self::count).
+    pub fn position(self, index: u64, batch_rows: usize) -> u64 {
+        let own = self.of_rows(batch_rows);
+        let (batch, row) = (index / own.len() as u64, index % own.len() as u64);
+        batch.saturating_mul(batch_rows as u64).saturating_add(own.start as u64 + row)
+    }
+
+    /// Returns true if the block at a position of the order is this shard's: every shard has one in turn.
+    fn has_block(self, position: usize) -> bool {
+        position % self.shards == self.shard
+    }
+}
+
 /// The blocks of one epoch: in which order, and which of them share a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochOrder {
@@ -64,15 +108,20 @@ pub struct EpochOrder {
 }
 
 impl EpochOrder {
-    /// Every block a window of its own, in the order of the data.
-    pub fn in_order(num_blocks: usize) -> Self {
-        Self { order: (0..num_blocks).collect(), windows: (0..num_blocks).map(|b| b..b + 1).collect() }
+    /// Every block of a share a window of its own, in the order of the data.
+    pub fn in_order(num_blocks: usize, share: Share) -> Self {
+        let order: Vec<usize> = (0..num_blocks).filter(|&block| share.has_block(block)).collect();
+        let windows = (0..order.len()).map(|b| b..b + 1).collect();
+        Self { order, windows }
     }
 
-    /// Blocks permuted, then put into windows of up to `window_bytes`; a larger block gets a window to itself.
-    pub fn shuffled(block_bytes: &[u64], window_bytes: u64, seed: u64, epoch: u64) -> Self {
+    /// Blocks permuted and dealt out to shards; those of a share are put into windows of up to its part of
+    /// `window_bytes`. A larger block gets a window to itself.
+    pub fn shuffled(block_bytes: &[u64], window_bytes: u64, seed: u64, epoch: u64, share: Share) -> Self {
         let permutation = Permutation::new(block_bytes.len() as u64, key(seed, &[epoch, 0]));
-        let order: Vec<usize> = (0..block_bytes.len()).map(|i| permutation.at(i as u64) as usize).collect();
+        let own = (0..block_bytes.len()).filter(|&position| share.has_block(position));
+        let order: Vec<usize> = own.map(|position| permutation.at(position as u64) as usize).collect();
+        let window_bytes = window_bytes / share.shards as u64;
         let mut windows: Vec<Range<usize>> = Vec::new();
         let mut bytes = 0u64;
         for (position, &block) in order.iter().enumerate() {
@@ -142,7 +191,7 @@ mod tests {
             window_bytes in 1u64..300,
             epoch in 0u64..5,
         ) {
-            let order = EpochOrder::shuffled(&bytes, window_bytes, 7, epoch);
+            let order = EpochOrder::shuffled(&bytes, window_bytes, 7, epoch, Share::default());
             let windows: Vec<&[usize]> = (0..order.num_windows()).map(|w| order.window(w)).collect();
             let mut blocks: Vec<usize> = windows.concat();
             for window in windows {
@@ -182,9 +231,39 @@ mod tests {
 
     #[test]
     fn epochs_and_seeds_differ() {
-        let order = |seed, epoch| EpochOrder::shuffled(&[1; 40], 8, seed, epoch);
+        let order = |seed, epoch| EpochOrder::shuffled(&[1; 40], 8, seed, epoch, Share::default());
         assert_ne!(order(1, 0), order(1, 1));
         assert_ne!(order(1, 0), order(2, 0));
         assert_eq!(order(1, 1), order(1, 1));
+    }
+
+    proptest! {
+        /// Shards share out blocks and positions: each has one owner, and a batch is the runs of its shards in order.
+        #[test]
+        fn every_block_and_position_is_of_one_shard(
+            blocks in 0usize..60, positions in 0u64..300, rows in 1usize..40, shards in 1usize..9, epoch in 0u64..4,
+        ) {
+            let shares: Vec<Share> = (0..shards).map(|shard| Share { shard, shards }).collect();
+            let orders = shares.iter().flat_map(|&share| {
+                let order = EpochOrder::shuffled(&vec![3; blocks], 20, 7, epoch, share);
+                (0..order.num_windows()).flat_map(|window| order.window(window).to_vec()).collect::<Vec<_>>()
+            });
+            let mut seen: Vec<usize> = orders.collect();
+            seen.sort_unstable();
+            prop_assert!(seen.into_iter().eq(0..blocks));
+
+            let counts: Vec<u64> = shares.iter().map(|share| share.count(positions, rows)).collect();
+            prop_assert_eq!(counts.iter().sum::<u64>(), positions);
+            let own = |(share, &count): (&Share, &u64)| (0..count).map(|i| share.position(i, rows)).collect::<Vec<_>>();
+            let per_shard: Vec<Vec<u64>> = shares.iter().zip(&counts).map(own).collect();
+            let batches = positions.div_ceil(rows as u64);
+            let mut order: Vec<u64> = Vec::new();
+            for batch in 0..batches {
+                for positions in &per_shard {
+                    order.extend(positions.iter().filter(|&&position| position / rows as u64 == batch));
+                }
+            }
+            prop_assert!(order.into_iter().eq(0..positions), "batches are those of one shard");
+        }
     }
 }

@@ -111,6 +111,16 @@ pub const FILES_WAITING: &str = "anemone_files_waiting";
 /// How long the oldest of these has been there.
 pub const OLDEST_WAITING: &str = "anemone_oldest_waiting_file_seconds";
 
+/// Rows that a rank learned from; label `rank`.
+pub const RANK_ROWS: &str = "anemone_rank_rows_total";
+/// Bytes that a rank's sources delivered; label `rank`.
+pub const RANK_BYTES_READ: &str = "anemone_rank_read_bytes_total";
+/// Seconds in which a rank computed flows; label `rank`.
+pub const RANK_COMPUTE: &str = "anemone_rank_compute_seconds";
+/// Seconds of a rank in sums over ranks; label `rank`.
+pub const RANK_SUMS: &str = "anemone_rank_sum_seconds";
+/// Label of the metrics of a rank: its number.
+pub const RANK: &str = "rank";
 /// Label of the metrics of a topic: its name.
 pub const TOPIC: &str = "topic";
 /// Label of [`STAGE_WAIT`]: which stage.
@@ -119,7 +129,7 @@ pub const STAGE: &str = "stage";
 pub const SIDE: &str = "side";
 
 /// All metrics, with the question that each answers.
-pub const METRICS: [Metric; 33] = [
+pub const METRICS: [Metric; 37] = [
     counter(ROWS, Unit::Count, "rows learned from"),
     counter(BATCHES, Unit::Count, "batches learned from"),
     counter(UPDATES, Unit::Count, "updates of the parameters"),
@@ -196,6 +206,10 @@ pub const METRICS: [Metric; 33] = [
         Unit::Seconds,
         "how long the oldest of these has been there: is a file never whole, or is learning behind?",
     ),
+    counter(RANK_ROWS, Unit::Count, "rows that each rank of a cluster learned from"),
+    counter(RANK_BYTES_READ, Unit::Bytes, "bytes that each rank read: does every rank read its share only?"),
+    gauge(RANK_COMPUTE, Unit::Seconds, "seconds in which each rank computed flows: is the work shared evenly?"),
+    gauge(RANK_SUMS, Unit::Seconds, "seconds of each rank in sums over ranks, with waiting: is it the network?"),
 ];
 
 const fn counter(name: &'static str, unit: Unit, meaning: &'static str) -> Metric {

@@ -267,6 +267,18 @@ impl EmStep {
         Ok(report)
     }
 
+    /// The step from flows that are known, verb by verb.
+    pub(crate) fn with_by_verbs<B: Backend + ?Sized>(
+        &self,
+        backend: &mut B,
+        spans: &[Range<usize>],
+        numbers: &Tensor,
+    ) -> Result<()> {
+        backend.scale(self.flows, self.keep)?;
+        backend.put_flows(self.flows, spans, numbers)?;
+        self.update_by_verbs(backend)
+    }
+
     /// The part after the flows are in.
     pub(crate) fn update_by_verbs<B: Backend + ?Sized>(&self, backend: &mut B) -> Result<()> {
         let Self { flows, smoothing, scale, offset, correction, sources, .. } = *self;
@@ -365,6 +377,12 @@ pub trait Backend: sealed::Sealed + Send {
 
     /// A whole EM step from one batch.
     fn em_step(&mut self, batch: &Batch, step: &EmStep) -> Result<BatchReport>;
+
+    /// The EM step of a batch whose flows are known: numbers that lie one after the other, of some stretches of a flow
+    /// buffer, of this batch's whole weight. Nothing else of the batch is needed.
+    fn em_step_with(&mut self, step: &EmStep, spans: &[Range<usize>], numbers: &Tensor) -> Result<()> {
+        step.with_by_verbs(self, spans, numbers)
+    }
 
     /// flows = gain·flows − TD·θ: the gradient of the mean log-likelihood on φ at a normalised circuit.
     /// Refused for circuits with densities, whose parameters are not weights.

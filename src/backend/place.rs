@@ -10,7 +10,7 @@ use super::cpu::{CpuBackend, CpuOptions, IsaCap};
 use super::cuda::{CudaBackend, CudaGroup, CudaOptions};
 use super::{Backend, Device, Replicated, TrainingPrecision};
 use crate::circuit::{Circuit, Params};
-use crate::cluster::Ranks;
+use crate::cluster::{Alone, Ranks};
 #[cfg(not(feature = "cuda"))]
 use crate::error::Error;
 use crate::error::{ErrorKind, Result};
@@ -64,6 +64,18 @@ impl PlaceSpec {
             precision: self.precision.or(earlier.precision),
             ranks: self.ranks,
         }
+    }
+
+    /// The same for batches of so many shards: where there are several and no cluster is said, this process has them
+    /// all.
+    pub fn with_shards(&self, shards: usize) -> Result<Self> {
+        let ranks = match &self.ranks {
+            None if shards > 1 => Some(Ranks::new(Box::new(Alone), shards)?),
+            // One rank of one shard is this process alone.
+            Some(ranks) if ranks.num_ranks() == 1 && shards == 1 => None,
+            ranks => ranks.clone(),
+        };
+        Ok(Self { ranks, ..self.clone() })
     }
 
     /// The same for the CPU backend.

@@ -1,15 +1,18 @@
 //! A backend around a backend, of which every rank of a cluster has one: the same parameters everywhere, a part of each
 //! batch on each.
 //!
-//! Every rank is given the same batch. Its rows belong to logical shards, equal runs of rows by their number; a rank
-//! computes the flows of its own shards, one after the other, and `cluster::shard_sum` adds up those of all in the
-//! order of the shards. Everything else is done by all ranks alike. So parameters have the same bits on every rank, for
-//! any number of ranks, and on one process with as many shards. Of large tables only rows are sent that some row of the
-//! batch touches.
+//! The rows of a global batch belong to logical shards. A rank is given those of its own shards, with the numbers of
+//! rows of all ([`ShardRows`](crate::data::ShardRows)); or every rank is given the whole batch, and shards are equal
+//! runs of its rows. A rank computes the flows of its own shards, one after the other, and `cluster::shard_sum` adds up
+//! those of all in the order of the shards. Everything else is done by all ranks alike. So parameters have the same
+//! bits on every rank, for any number of ranks, and on one process with as many shards. Of large tables only rows are
+//! sent that some row of the batch touches, and only by ranks that have such rows; the others move by what all ranks
+//! know of the whole table. A step of EM is two halves of the inner backend's: flows of a batch, and an update from
+//! flows that are given.
 //!
 //! Ranks call the verbs that are collective (`add_flows`, `em_step`, both likelihoods) in the same order; all others
-//! are each rank's own. A collective verb that fails because a rank is gone has touched nothing, so it can be made
-//! again.
+//! are each rank's own, and so are likelihoods of a part of a batch. A collective verb that fails because a rank is
+//! gone has touched nothing, so it can be made again.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -21,10 +24,11 @@ use super::{
     Tensor,
 };
 use crate::circuit::{Circuit, Flows, NodeKind, ParamId, ParamKind, Params};
-use crate::cluster::Ranks;
-use crate::cluster::shard_sum::{Number, partials, sum_over_ranks};
+use crate::cluster::rows::{RowLayout, RowSet};
+use crate::cluster::shard_sum::{Number, partials, sum_of_rows};
+use crate::cluster::{Ranks, shards_of};
 use crate::data::Batch;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Tables of at least so many categories are sent by touched rows.
 const MANY_CATS: usize = 256;
@@ -37,8 +41,12 @@ pub struct Replicated {
     precisions: HashMap<u32, FlowPrecision>,
     /// What the rows of one shard add, single and double; zeros between two uses.
     added: [FlowsId; 2],
-    /// Tables that are sent by touched rows, and the variables that read each.
-    sparse: Vec<(ParamId, Vec<usize>)>,
+    /// How a flow buffer is cut into rows that are sent or not: categories of large tables, and all else.
+    layout: RowLayout,
+    /// Rows of those tables, and the variables that read each.
+    sparse: Vec<(Range<usize>, Vec<usize>)>,
+    /// All other rows: they are sent whatever a batch has.
+    always: RowSet,
     /// A buffer to be scaled before the next verb: not at once, because a sum may fail that comes after it.
     deferred: Option<(FlowsId, f64)>,
 }
@@ -47,10 +55,19 @@ impl Replicated {
     /// Makes a backend one rank's of a cluster.
     pub fn new(mut inner: Box<dyn Backend>, ranks: Ranks) -> Result<Self> {
         let added = [inner.new_flows(FlowPrecision::Single)?, inner.new_flows(FlowPrecision::Double)?];
-        let sparse = sparse_tables(inner.circuit());
+        let tables = sparse_tables(inner.circuit());
+        let (mut layout, mut sparse, mut dense) = (RowLayout::default(), Vec::new(), Vec::new());
+        for (param, block) in inner.circuit().param_ids().zip(inner.circuit().layout().blocks()) {
+            match tables.get(&param) {
+                Some(vars) => sparse.push((layout.push(block.units(), block.stats_per_row), vars.clone())),
+                None => dense.push(layout.push_dense(block.stats.len())),
+            }
+        }
+        let mut always = RowSet::none(layout.num_rows());
+        dense.into_iter().for_each(|rows| always.insert_all(rows));
         let precisions =
             HashMap::from([(added[0].index, FlowPrecision::Single), (added[1].index, FlowPrecision::Double)]);
-        Ok(Self { inner, ranks, precisions, added, sparse, deferred: None })
+        Ok(Self { inner, ranks, precisions, added, layout, sparse, always, deferred: None })
     }
 
     /// Makes up for what was put off.
@@ -69,64 +86,84 @@ impl Replicated {
         }
     }
 
-    /// Which stretches of a flow buffer some row of the batch adds to.
-    fn spans(&self, batch: &Batch) -> Vec<Range<usize>> {
-        let layout = self.inner.circuit().layout();
-        let mut spans: Vec<Range<usize>> = Vec::new();
-        let mut add = |span: Range<usize>| match spans.last_mut() {
-            Some(last) if last.end == span.start => last.end = span.end,
-            _ => spans.push(span),
-        };
-        for (param, block) in layout.blocks().iter().enumerate() {
-            let Some((_, vars)) = self.sparse.iter().find(|(sparse, _)| sparse.index() == param) else {
-                add(block.stats.clone());
-                continue;
-            };
-            let (units, start) = (block.units(), block.stats.start);
-            let mut touched = vec![0u64; block.stats_per_row.div_ceil(64)];
-            for &var in vars {
-                mark(batch, var, block.stats_per_row, &mut touched);
-            }
-            for cat in (0..block.stats_per_row).filter(|cat| touched[cat / 64] >> (cat % 64) & 1 == 1) {
-                add(start + cat * units..start + (cat + 1) * units);
+    /// Rows of a flow buffer that the rows of this rank's shards add to.
+    fn touched(&self, batch: &Batch, own: &Range<usize>) -> RowSet {
+        let mut touched = self.always.clone();
+        let num_shards = self.ranks.num_shards();
+        let [first, last] = [own.start, own.end - 1].map(|shard| rows_of_shard(batch, shard, num_shards));
+        for (rows, vars) in &self.sparse {
+            if vars.iter().any(|&var| !mark(batch, first.start..last.end, var, rows, &mut touched)) {
+                touched.insert_all(rows.clone());
             }
         }
-        spans
+        touched
     }
 
-    /// Σ over all shards of gain · flows, packed by the spans, and what the pass found.
+    /// The shards of this rank, which a part of a batch must be of.
+    fn own_shards(&self, batch: &Batch) -> Result<Range<usize>> {
+        let own = self.ranks.shards();
+        match batch.part() {
+            Some(part) if part.held != own || part.rows.len() != self.ranks.num_shards() => Err(Error::state(format!(
+                "rows of the shards {:?} of {} where this rank has {own:?} of {}",
+                part.held,
+                part.rows.len(),
+                self.ranks.num_shards()
+            ))),
+            _ => Ok(own),
+        }
+    }
+
+    /// Σ over all shards of gain · flows, of the rows that some shard adds to, and what the pass found.
     fn sum_flows<T: Number + FromTensor>(
         &mut self,
         batch: &Batch,
         gain: f64,
         added: FlowsId,
-        spans: &[Range<usize>],
-    ) -> Result<(Tensor, BatchReport)> {
-        let num_shards = self.ranks.num_shards();
-        let len = spans.iter().map(Range::len).sum();
-        let mut reports = Vec::new();
-        let inner = &mut self.inner;
-        let mut shard_flows = |shard: usize| {
-            let rows = rows_of_shard(batch.num_rows(), shard, num_shards);
-            if rows.is_empty() {
-                reports.push(BatchReport::default());
-                return Ok(vec![T::default(); len]);
-            }
-            reports.push(inner.add_flows(&batch.slice(rows), gain, added)?);
-            T::from_tensor(inner.take_flows(added, spans)?)
-        };
+    ) -> Result<(Vec<Range<usize>>, Tensor, BatchReport)> {
         let begun = Instant::now();
-        let mine = partials(self.ranks.shards(), num_shards, &mut shard_flows);
+        let mine = self.own_flows::<T>(batch, gain, added);
         self.ranks.add_compute(begun.elapsed());
         let begun = Instant::now();
         let mut calls = self.ranks.calls();
         // A rank that failed says so before the others wait for its flows.
-        let said = calls.gather(&message(mine.as_ref().map(|_| &reports[..]), digest_of(batch)))?;
-        let report = understood(&said)?;
-        let (sum, received) = sum_over_ranks(&mut **calls, num_shards, mine?, len)?;
+        let said = calls.gather(&message(mine.as_ref(), digest_of(batch)))?;
+        let (sets, report) = understood(&said, self.layout.num_rows())?;
+        let heard = said.iter().map(Vec::len).sum::<usize>() - said[calls.rank()].len();
+        let num_shards = self.ranks.num_shards();
+        let sum = sum_of_rows(&mut **calls, num_shards, &self.layout, &sets, mine?.partials)?;
         drop(calls);
-        self.ranks.add_sum(begun.elapsed(), received);
-        Ok((T::into_tensor(sum), report))
+        let spans = self.layout.spans(&sum.rows);
+        self.ranks.add_sum(begun.elapsed(), sum.received + heard as u64);
+        Ok((spans, T::into_tensor(sum.numbers), report))
+    }
+
+    /// Partial sums of this rank's shards.
+    fn own_flows<T: Number + FromTensor>(&mut self, batch: &Batch, gain: f64, added: FlowsId) -> Result<OwnFlows<T>> {
+        let own = self.own_shards(batch)?;
+        if batch.part().is_some() {
+            self.circuit().check_batch(batch)?; // nobody else has looked at these rows
+        }
+        let num_shards = self.ranks.num_shards();
+        let rows = self.touched(batch, &own);
+        let spans = self.layout.spans(&rows);
+        let len = spans.iter().map(Range::len).sum();
+        let mut reports = Vec::new();
+        let inner = &mut self.inner;
+        let mut shard_flows = |shard: usize| {
+            let rows = rows_of_shard(batch, shard, num_shards);
+            if rows.is_empty() {
+                reports.push(BatchReport::default());
+                return Ok(vec![T::default(); len]);
+            }
+            let report = match rows.len() == batch.num_rows() && batch.part().is_none() {
+                true => inner.add_flows(batch, gain, added)?,
+                false => inner.add_flows(&batch.slice(rows), gain, added)?,
+            };
+            reports.push(report);
+            T::from_tensor(inner.take_flows(added, &spans)?)
+        };
+        let partials = partials(own, num_shards, &mut shard_flows)?;
+        Ok(OwnFlows { partials, rows, reports })
     }
 
     /// Log-likelihoods of a batch, by shards of it, on every rank.
@@ -137,10 +174,14 @@ impl Replicated {
     ) -> Result<Vec<f64>> {
         self.settle()?;
         self.circuit().check_batch(batch)?;
+        if batch.part().is_some() {
+            // Nobody else has these rows.
+            return if batch.num_rows() == 0 { Ok(Vec::new()) } else { score(&mut *self.inner, batch) };
+        }
         let mut mine = Vec::new();
         let mut failed = None;
         for shard in self.ranks.shards() {
-            let rows = rows_of_shard(batch.num_rows(), shard, self.ranks.num_shards());
+            let rows = rows_of_shard(batch, shard, self.ranks.num_shards());
             if !rows.is_empty() && failed.is_none() {
                 match score(&mut *self.inner, &batch.slice(rows)) {
                     Ok(found) => mine.extend(found),
@@ -168,81 +209,96 @@ impl Replicated {
     }
 }
 
-/// Tables with many categories, and the variables that read each.
-fn sparse_tables(circuit: &Circuit) -> Vec<(ParamId, Vec<usize>)> {
-    let mut tables: Vec<(ParamId, Vec<usize>)> = Vec::new();
+/// What a rank has of a sum.
+struct OwnFlows<T> {
+    partials: Vec<Vec<T>>,
+    /// Rows of a flow buffer that they are of.
+    rows: RowSet,
+    /// Of each of its shards.
+    reports: Vec<BatchReport>,
+}
+
+/// The variables that read each table with many categories.
+fn sparse_tables(circuit: &Circuit) -> HashMap<ParamId, Vec<usize>> {
+    let mut tables: HashMap<ParamId, Vec<usize>> = HashMap::new();
     for node in circuit.nodes() {
         let NodeKind::Input { var, param } = &node.kind else { continue };
         let ParamKind::Input(distribution) = &circuit.params()[param.index()].kind else { continue };
-        if !distribution.is_table() || circuit.layout().block(*param).stats_per_row < MANY_CATS {
-            continue;
-        }
-        match tables.iter_mut().find(|(known, _)| known == param) {
-            Some((_, vars)) if vars.contains(var) => {}
-            Some((_, vars)) => vars.push(*var),
-            None => tables.push((*param, vec![*var])),
+        if distribution.is_table() && circuit.layout().block(*param).stats_per_row >= MANY_CATS {
+            let vars = tables.entry(*param).or_default();
+            if !vars.contains(var) {
+                vars.push(*var);
+            }
         }
     }
     tables
 }
 
-/// Marks the categories of a variable that rows have; a missing value adds to all of them.
-fn mark(batch: &Batch, var: usize, cats: usize, touched: &mut [u64]) {
+/// Marks the categories of a variable that some rows of a batch have. Returns false if a value is missing, which adds
+/// to all of them.
+fn mark(batch: &Batch, rows: Range<usize>, var: usize, cats: &Range<usize>, touched: &mut RowSet) -> bool {
     let column = batch.column(var);
-    for row in 0..batch.num_rows() {
-        match column.category(row).filter(|&cat| !batch.is_missing(row, var) && (cat as usize) < cats) {
-            Some(cat) => touched[cat as usize / 64] |= 1 << (cat % 64),
-            None => {
-                touched.fill(u64::MAX);
-                return;
-            }
+    let mut known = rows.map(|row| column.category(row).filter(|_| !batch.is_missing(row, var)));
+    known.all(|category| match category.filter(|&category| (category as usize) < cats.len()) {
+        Some(category) => {
+            touched.insert(cats.start + category as usize);
+            true
         }
-    }
+        None => false,
+    })
 }
 
 /// The rows of a batch that belong to a shard.
-fn rows_of_shard(num_rows: usize, shard: usize, num_shards: usize) -> Range<usize> {
-    shard * num_rows / num_shards..(shard + 1) * num_rows / num_shards
+fn rows_of_shard(batch: &Batch, shard: usize, num_shards: usize) -> Range<usize> {
+    match batch.part() {
+        Some(part) => part.range(shard),
+        None => shards_of(shard, num_shards, batch.num_rows()),
+    }
 }
 
-/// What a rank found in its shards, or why it could not look, and which rows it had.
-fn message(found: std::result::Result<&[BatchReport], &Error>, digest: u64) -> Vec<u8> {
-    match found {
-        Err(error) => std::iter::once(1).chain(error.to_string().into_bytes()).collect(),
-        Ok(reports) => {
-            let mut bytes = vec![0];
-            bytes.extend(digest.to_le_bytes());
-            for report in reports {
-                let BatchReport { num_rows, weight, log_likelihood, possible_weight, impossible_rows, rescued_rows } =
-                    *report;
-                for count in [num_rows, impossible_rows, rescued_rows] {
-                    bytes.extend((count as f64).to_le_bytes());
-                }
-                for number in [weight, log_likelihood, possible_weight] {
-                    bytes.extend(number.to_le_bytes());
-                }
-            }
-            bytes
+/// What a rank found in its shards, and of which rows it has flows; or why it could not look.
+fn message<T>(found: std::result::Result<&OwnFlows<T>, &Error>, digest: u64) -> Vec<u8> {
+    let found = match found {
+        Err(error) => return std::iter::once(1).chain(error.to_string().into_bytes()).collect(),
+        Ok(found) => found,
+    };
+    let mut bytes = vec![0];
+    bytes.extend(digest.to_le_bytes());
+    bytes.extend(found.rows.to_bytes());
+    for report in &found.reports {
+        let BatchReport { num_rows, weight, log_likelihood, possible_weight, impossible_rows, rescued_rows } = *report;
+        for count in [num_rows, impossible_rows, rescued_rows] {
+            bytes.extend((count as f64).to_le_bytes());
+        }
+        for number in [weight, log_likelihood, possible_weight] {
+            bytes.extend(number.to_le_bytes());
         }
     }
+    bytes
 }
 
 /// Numbers of a shard's report in a message.
 const REPORT_NUMBERS: usize = 6;
 
-/// The report of all shards, added up in their order, from what every rank said.
-fn understood(said: &[Vec<u8>]) -> Result<BatchReport> {
+/// The rows that each rank has flows of, and the report of all shards, added up in their order, from what every rank
+/// said.
+fn understood(said: &[Vec<u8>], num_rows: usize) -> Result<(Vec<RowSet>, BatchReport)> {
     let mut whole = BatchReport::default();
     if let Some((rank, text)) = said.iter().enumerate().find(|(_, said)| said.first() == Some(&1)) {
         return Err(of_rank(rank, &String::from_utf8_lossy(&text[1..])));
     }
+    let mut sets = Vec::with_capacity(said.len());
     for (rank, bytes) in said.iter().enumerate() {
         if bytes.get(1..9) != said[0].get(1..9) {
             return Err(Error::state(format!(
                 "rank {rank} has other rows than rank 0 in the same batch: every rank must be given the same data"
             )));
         }
-        let numbers: Vec<f64> = bytes[9..].chunks_exact(8).map(number).collect();
+        let Some((set, numbers)) = bytes[9..].split_at_checked(RowSet::num_bytes(num_rows)) else {
+            return Err(of_rank(rank, "has another circuit than rank 0"));
+        };
+        sets.push(RowSet::from_bytes(set));
+        let numbers: Vec<f64> = numbers.chunks_exact(8).map(number).collect();
         for report in numbers.chunks_exact(REPORT_NUMBERS) {
             let [num_rows, impossible_rows, rescued_rows] = [report[0], report[1], report[2]].map(|n| n as usize);
             let [weight, log_likelihood, possible_weight] = [report[3], report[4], report[5]];
@@ -251,7 +307,7 @@ fn understood(said: &[Vec<u8>]) -> Result<BatchReport> {
             whole.add(&found);
         }
     }
-    Ok(whole)
+    Ok((sets, whole))
 }
 
 fn number(bytes: &[u8]) -> f64 {
@@ -260,13 +316,18 @@ fn number(bytes: &[u8]) -> f64 {
 
 /// A failure of one rank, which ends all of them.
 fn of_rank(rank: usize, text: &str) -> Error {
-    Error::state(format!("rank {rank}: {text}"))
+    Error::new(ErrorKind::Cluster, format!("rank {rank}: {text}"))
 }
 
-/// Tells batches apart.
+/// Tells global batches apart, as far as every rank knows them.
 fn digest_of(batch: &Batch) -> u64 {
-    let mut digest = 0xcbf2_9ce4_8422_2325u64 ^ batch.num_rows() as u64;
+    let mut digest = 0xcbf2_9ce4_8422_2325u64 ^ batch.num_global_rows() as u64;
     let mut take = |bits: u64| digest = (digest ^ bits).wrapping_mul(0x0100_0000_01b3).rotate_left(17);
+    if let Some(part) = batch.part() {
+        part.rows.iter().for_each(|&rows| take(rows as u64));
+        take(part.weight.to_bits());
+        return digest;
+    }
     for var in 0..batch.num_vars() {
         let column = batch.column(var);
         for row in 0..batch.num_rows() {
@@ -351,7 +412,9 @@ impl Backend for Replicated {
     }
 
     fn add_flows(&mut self, batch: &Batch, gain: f64, into: FlowsId) -> Result<BatchReport> {
-        self.circuit().check_batch(batch)?; // the same on all ranks
+        if batch.part().is_none() {
+            self.circuit().check_batch(batch)?; // the same on all ranks
+        }
         let Some(&precision) = self.precisions.get(&into.index) else {
             return Err(Error::state("a buffer handle belongs to another backend"));
         };
@@ -359,11 +422,10 @@ impl Backend for Replicated {
         if let Some((flows, factor)) = put_off.filter(|(flows, _)| *flows != into) {
             self.inner.scale(flows, factor)?;
         }
-        let spans = self.spans(batch);
         let added = self.added[precision as usize];
-        let (sum, report) = match precision {
-            FlowPrecision::Single => self.sum_flows::<f32>(batch, gain, added, &spans)?,
-            FlowPrecision::Double => self.sum_flows::<f64>(batch, gain, added, &spans)?,
+        let (spans, sum, report) = match precision {
+            FlowPrecision::Single => self.sum_flows::<f32>(batch, gain, added)?,
+            FlowPrecision::Double => self.sum_flows::<f64>(batch, gain, added)?,
         };
         if let Some((flows, factor)) = put_off.filter(|(flows, _)| *flows == into) {
             self.inner.scale(flows, factor)?;
@@ -376,7 +438,16 @@ impl Backend for Replicated {
         if step.masses == step.spare {
             return Err(Error::state("an EM step needs a spare row buffer besides the masses"));
         }
-        step.by_verbs(self, batch)
+        if self.precisions.get(&step.flows.index) != Some(&FlowPrecision::Single) {
+            return step.by_verbs(self, batch);
+        }
+        if batch.part().is_none() {
+            self.circuit().check_batch(batch)?; // the same on all ranks
+        }
+        self.settle()?;
+        let (spans, sum, report) = self.sum_flows::<f32>(batch, step.gain, self.added[0])?;
+        self.inner.em_step_with(step, &spans, &sum)?;
+        Ok(report)
     }
 
     fn top_down(&mut self, into: ParamRowsId) -> Result<()> {

@@ -231,7 +231,7 @@ impl Circuit {
 
     /// Refuses a batch that this circuit has no probability for, naming row and variable.
     pub fn check_batch(&self, batch: &Batch) -> Result<()> {
-        if batch.num_rows() == 0 {
+        if batch.num_global_rows() == 0 {
             return Err(Error::data("the batch has no rows: a step needs at least one"));
         }
         if batch.num_vars() != self.num_vars {

@@ -60,10 +60,11 @@ impl ConstraintArgs {
         prefix.is_some() || !contains.is_empty() || matches.is_some() || lengths || *ends
     }
 
-    /// The constraint on sequences of `chain`, whose rows are texts if there is a decoder.
-    pub fn understand(&self, chain: &Chain<'_>, text: Option<&TextDecoder>) -> Result<Constraint> {
+    /// The constraint on sequences of `chain`, whose rows are texts if there is a decoder. Texts end with the token
+    /// that the model names, if it does, or else with that of the tokenizer.
+    pub fn understand(&self, chain: &Chain<'_>, text: Option<&TextDecoder>, end: Option<u32>) -> Result<Constraint> {
         let vocab = chain.num_symbols();
-        let end = text.and_then(TextDecoder::end_of_text).filter(|&end| (end as usize) < vocab);
+        let end = end.or_else(|| text?.end_of_text()).filter(|&end| (end as usize) < vocab);
         if self.ends && end.is_none() {
             return Err(Error::option("--ends: the vocabulary of this model has no end-of-text token"));
         }
@@ -71,7 +72,9 @@ impl ConstraintArgs {
             Some(text) => self.of_text(text, vocab, end)?,
             None => self.of_ids(vocab)?,
         };
-        if self.min_length.is_some() || self.max_length.is_some() {
+        let is_counted = self.min_length.is_some() || self.max_length.is_some();
+        // Text has its ends in it already.
+        if is_counted || (self.ends && text.is_none()) {
             let length = text_length(vocab, end, self.min_length.unwrap_or(0), self.max_length, self.ends);
             dfa = dfa.and(&length.map_err(|e| e.at("--min-length and --max-length"))?)?;
         }
@@ -85,6 +88,7 @@ impl ConstraintArgs {
             let (has, flag) = (prefix.len(), "--length");
             return Err(Error::option(format!("--prefix: has {has} tokens where {length} are drawn; see {flag}")));
         }
+        chain.filter(&prefix).map_err(|e| Error::option(format!("--prefix: {e}")))?;
         Ok(Constraint { dfa, prefix, length, end })
     }
 

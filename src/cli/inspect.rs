@@ -68,10 +68,17 @@ fn circuit_file(path: &Path) -> Result<Described> {
 }
 
 fn checkpoint(path: &Path) -> Result<Described> {
-    let model::Model { circuit, params, meta } = model::load(path)?;
+    let model = model::load(path)?;
+    let origin = model.origin().map(str::to_string);
+    let model::Model { circuit, params, meta } = model;
     let used = StatesInUse::new(&circuit, &top_down_of(&circuit, &params))?;
     let kind = if meta.optimizer.is_some() { "checkpoint" } else { "model" };
-    let mut rows = vec![(kind, format!("{}, written by anemone {}", path.display(), meta.anemone))];
+    let by = match (&origin, meta.files.is_empty()) {
+        (Some(origin), true) => format!("in the format of {origin}"),
+        (Some(origin), false) => format!("written by anemone {}, imported from {origin}", meta.anemone),
+        (None, _) => format!("written by anemone {}", meta.anemone),
+    };
+    let mut rows = vec![(kind, format!("{}, {by}", path.display()))];
     rows.extend(circuit_rows(&circuit));
     rows.extend(UseSummary::of(&used.variables).map(|summary| ("states in use", show_use(&summary))));
     rows.extend(progress_rows(&meta));

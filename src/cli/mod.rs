@@ -14,6 +14,7 @@
 
 #![allow(rustdoc::invalid_html_tags)] // comments on arguments are help on a terminal: `<name>` is no tag
 
+mod answers;
 mod bench;
 mod bench_table;
 mod check;
@@ -22,8 +23,10 @@ mod completions;
 mod constraint;
 mod demo;
 mod eval;
+mod exchange;
 mod inpaint;
 mod inspect;
+mod join;
 mod keys;
 mod mask;
 mod model_path;
@@ -36,8 +39,10 @@ mod sample;
 mod service;
 mod sink;
 mod steps;
+mod table_args;
 mod tokenize;
 mod train;
+mod understood;
 mod view;
 mod words;
 
@@ -70,7 +75,13 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Sample(Box<sample::SampleArgs>),
     Inpaint(Box<inpaint::InpaintArgs>),
+    Score(Box<answers::ScoreArgs>),
+    Marginals(Box<answers::MarginalsArgs>),
+    Impute(Box<answers::ImputeArgs>),
+    Mpe(Box<answers::MpeArgs>),
     Tokenize(tokenize::TokenizeArgs),
+    Export(exchange::ExportArgs),
+    Import(exchange::ImportArgs),
     Bench(Box<bench::BenchArgs>),
     Compare(Box<compare::CompareArgs>),
     Keys(keys::KeysArgs),
@@ -87,7 +98,13 @@ pub fn run() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Sample(args) => sample::run(&args),
         Command::Inpaint(args) => inpaint::run(&args),
+        Command::Score(args) => answers::score(&args),
+        Command::Marginals(args) => answers::marginals(&args),
+        Command::Impute(args) => answers::impute(&args),
+        Command::Mpe(args) => answers::mpe(&args),
         Command::Tokenize(args) => tokenize::run(&args),
+        Command::Export(args) => exchange::export(&args),
+        Command::Import(args) => exchange::import(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Keys(args) => keys::run(&args),

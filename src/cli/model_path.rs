@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::output::note;
 use crate::error::{Error, Result};
-use crate::learner::{Checkpoint, Latest, latest, list};
+use crate::learner::{Checkpoint, Latest, ctrlg, latest, list};
 use crate::pipeline::run::CHECKPOINTS;
 
 /// The file that every checkpoint and model has.
@@ -44,7 +44,7 @@ impl CheckpointArgs {
 
     /// The folder of the model, and how it was chosen.
     fn choose(&self, path: &Path) -> Result<(PathBuf, Option<&'static str>)> {
-        if path.join(META).is_file() {
+        if path.join(META).is_file() || ctrlg::is_ctrlg(path) {
             self.refuse_choice(path, "is one checkpoint or model")?;
             return Ok((path.to_path_buf(), None));
         }

@@ -9,7 +9,9 @@ use super::output::{counted, describe_answers, note, say, say_json, table, thous
 use crate::backend::TrainingPrecision;
 use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
-use crate::pipeline::observer::{Drift, EpochEnd, Event, Finished, Start, StartKind, Started, StepLine, Validated};
+use crate::pipeline::observer::{
+    Drift, EpochEnd, Event, Finished, RankWork, Start, StartKind, Started, StepLine, Validated,
+};
 use crate::pipeline::spec::OnDrift;
 use crate::source::{ColumnInfo, Reading};
 
@@ -324,10 +326,30 @@ fn finished_lines(finished: &Finished) -> String {
     if !finished.bound.is_empty() {
         lines.push(("bound by", finished.bound.clone()));
     }
+    if !finished.ranks.is_empty() {
+        lines.push(("ranks", ranks_line(&finished.ranks)));
+    }
     if let Some(path) = &finished.checkpoint {
         lines.push(("checkpoint", path.display().to_string()));
     }
     table(&lines)
+}
+
+/// What ranks did together: how fast, how evenly, and at what cost.
+fn ranks_line(ranks: &[RankWork]) -> String {
+    let most = |number: fn(&RankWork) -> f64| ranks.iter().map(number).fold(0.0, f64::max);
+    let mean = |number: fn(&RankWork) -> f64| ranks.iter().map(number).sum::<f64>() / ranks.len() as f64;
+    let (compute, sums) = (|rank: &RankWork| rank.compute_seconds, |rank: &RankWork| rank.sum_seconds);
+    let uneven = if mean(compute) > 0.0 { most(compute) / mean(compute) } else { 1.0 };
+    format!(
+        "{}; computed {:.1} s and summed {:.1} s each, the slowest {uneven:.2} times the mean; read {:.1} MiB each, at \
+         most {:.1}",
+        ranks.len(),
+        mean(compute),
+        mean(sums),
+        mean(|rank| rank.bytes_read as f64) / 1048576.0,
+        most(|rank| rank.bytes_read as f64) / 1048576.0
+    )
 }
 
 /// A mean over held-out rows: one that is impossible makes it infinite.

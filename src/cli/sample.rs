@@ -111,7 +111,7 @@ fn draw_constrained(args: &SampleArgs, model: &Model, view: View) -> Outcome {
         View::Values(layout, text) => (Some(layout), text),
     };
     let chain = Chain::of(&model.circuit, &model.params)?;
-    let constraint = args.constraint.understand(&chain, text.as_ref())?;
+    let constraint = args.constraint.understand(&chain, text.as_ref(), model.end_of_text())?;
     let (rows, log_p) = constraint.draw(chain, args.rows.unwrap_or(8), args.draw.seed)?;
     note(format_args!("note: log p(constraint | prefix) = {log_p:.3} nats"));
     if let Some(layout) = layout {

@@ -1,14 +1,15 @@
 //! `anemone train`: learn what a pipeline says.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::output::Outcome;
-use super::pipeline_args::PipelineArgs;
+use super::pipeline_args::{PipelineArgs, Understood};
 use super::report::{Report, Style};
 use super::service::Service;
-use super::{runtime, words};
+use super::{join, runtime, words};
 use crate::backend::PlaceSpec;
 use crate::backend::cpu::IsaCap;
 use crate::backend::{Device, TrainingPrecision};
@@ -18,6 +19,7 @@ use crate::pipeline::run::{RESOLVED, TrainOptions, train};
 use crate::pipeline::run_files::is_run_folder;
 use crate::pipeline::spec::parse_size;
 use crate::pipeline::stop::Stop;
+use crate::pipeline::team::Team;
 use crate::telemetry;
 
 /// Learn a circuit from a stream of rows, as a pipeline file or a few flags say.
@@ -49,6 +51,10 @@ pub(super) struct TrainArgs {
     /// The most to use of the processor: scalar, avx2, avx512, amx or auto (auto if left out)
     #[arg(long, value_name = "SET", value_parser = words::ISAS, hide_possible_values = true)]
     isa: Option<String>,
+    /// Learn together with the other processes that a launcher (mpiexec, srun) has started: auto, off or mpi; needs
+    /// batch.shards of at least as many
+    #[arg(long, default_value = "auto", value_parser = words::CLUSTERS, hide_possible_values = true)]
+    cluster: String,
     /// Show metrics to Prometheus at this address: a port of this machine, or an IP address and a port
     #[arg(long, value_name = "ADDR")]
     metrics_addr: Option<String>,
@@ -151,21 +157,28 @@ fn own_folder(pipeline: Option<&Path>) -> Option<PathBuf> {
 }
 
 pub(super) fn run(args: &TrainArgs) -> Outcome {
+    let ranks = join::join(&args.cluster)?;
+    let team = Team::new(ranks.as_ref());
+    let runtime = runtime()?;
+    let understood = understand(args);
+    let outcome = runtime.block_on(team.agree(understood)).and_then(|(understood, mut options)| {
+        if let Some(ranks) = &ranks {
+            options.place.ranks = Some(ranks.with_shards(understood.spec.batch.shards)?); // refused alike by all
+        }
+        run_as(&team, args, &understood, &options, &runtime)
+    });
+    drop(runtime);
+    join::leave(team, ranks, outcome)
+}
+
+/// What the flags and the pipeline say.
+fn understand(args: &TrainArgs) -> Result<(Understood, TrainOptions)> {
     let pipeline = pipeline_of(args)?;
     let understood = pipeline.understand()?;
     let place = understand_place(args)?;
-    let address = args.metrics_addr.as_deref().map(telemetry::parse_address).transpose();
-    let address = address.map_err(|e| e.at("--metrics-addr"))?;
-    let style = match (args.json, args.quiet) {
-        (true, _) => Style::Json,
-        (_, true) => Style::Quiet,
-        _ => Style::Text,
-    };
-    let mut report = Report::new(style);
-    understood.notes.iter().for_each(|note| report.note(note));
     let own = own_folder(pipeline.file());
     let folder_name = own.as_ref().and_then(|folder| Some(folder.file_name()?.to_string_lossy().into_owned()));
-    let name = understood.spec.name.clone().or(folder_name).unwrap_or(understood.name);
+    let name = understood.spec.name.clone().or(folder_name).unwrap_or_else(|| understood.name.clone());
     let options = TrainOptions {
         out: args.out.clone().or(own).unwrap_or_else(|| Path::new("runs").join(&name)),
         name,
@@ -174,22 +187,74 @@ pub(super) fn run(args: &TrainArgs) -> Outcome {
         place,
         every_look: false,
     };
-    let trained = runtime()?.block_on(async {
+    Ok((understood, options))
+}
+
+/// Learns, and shows it: all of it where this process is the first or the only one.
+fn run_as(
+    team: &Team,
+    args: &TrainArgs,
+    understood: &Understood,
+    options: &TrainOptions,
+    runtime: &tokio::runtime::Runtime,
+) -> Outcome {
+    let style = match (args.json, args.quiet) {
+        (true, _) => Style::Json,
+        (_, true) => Style::Quiet,
+        _ => Style::Text,
+    };
+    let mut report = Report::new(style);
+    if !team.is_first() {
+        return runtime.block_on(async {
+            let stop = Stop::silent();
+            stop.on_signals()?;
+            let mut heir = Heir { report, has_taken_over: false };
+            train(&understood.spec, options, &stop, &mut heir).await?;
+            heir.report.close();
+            heir.report.written()
+        });
+    }
+    let address = args.metrics_addr.as_deref().map(telemetry::parse_address).transpose();
+    let address = address.map_err(|e| team.mark(e.at("--metrics-addr")))?;
+    understood.notes.iter().for_each(|note| report.note(note));
+    let trained = runtime.block_on(async {
         let stop = Stop::new();
-        stop.on_signals()?;
+        stop.on_signals().map_err(|e| team.mark(e))?;
         let _service = Service::begin();
         let server = match address {
-            Some(address) => Some(telemetry::serve(address, telemetry::install()?).await?),
+            Some(address) => Some(serve(address).await.map_err(|e| team.mark(e))?),
             None => None,
         };
         if let Some(server) = &server {
             report.note(&format!("metrics are at http://{}/metrics", server.address()));
         }
-        train(&understood.spec, &options, &stop, &mut report).await
+        train(&understood.spec, options, &stop, &mut report).await
     });
     report.close();
     trained?;
     report.written()
+}
+
+async fn serve(address: SocketAddr) -> Result<telemetry::Server> {
+    telemetry::serve(address, telemetry::install()?).await
+}
+
+/// A rank that is not the first: it says nothing until the first is gone.
+struct Heir {
+    report: Report,
+    has_taken_over: bool,
+}
+
+impl Observer for Heir {
+    fn event(&mut self, event: &Event) {
+        if self.has_taken_over {
+            self.report.show(event);
+        }
+    }
+
+    fn take_over(&mut self) {
+        self.has_taken_over = true;
+    }
 }
 
 impl Observer for Report {

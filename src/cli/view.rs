@@ -126,6 +126,11 @@ impl View {
     fn natural(model: &Model, tokenizer: Option<&str>) -> Result<Self> {
         let decode = match stored_pipeline(model)? {
             Some(document) => PipelineSpec::from_document(&document)?.decode,
+            // Whoever names the token that ends a text has tokens.
+            None if model.end_of_text().is_some() => {
+                let vocab = categories(&model.circuit);
+                DecodeSpec { kind: Some(DecodeKind::Tokens), vocab, ..DecodeSpec::default() }
+            }
             None => DecodeSpec { kind: Some(DecodeKind::Rows), ..DecodeSpec::default() },
         };
         let decode = decode.of_kind(decode.kind.unwrap_or_else(|| kind_of(&model.meta.identity.decoder)));

@@ -22,6 +22,8 @@ pub(super) const DEVICES: Words = Words::These(&["auto", "cpu", "cuda:0", "cuda:
 pub(super) const PRECISIONS: Words = Words::These(&["f32", "tf32", "bf16x3", "bf16"]);
 /// Instruction sets.
 pub(super) const ISAS: Words = Words::These(&["auto", "scalar", "avx2", "avx512", "amx"]);
+/// Clusters.
+pub(super) const CLUSTERS: Words = Words::These(&["auto", "off", "mpi"]);
 /// Circuits of a benchmark on made-up rows.
 pub(super) const CIRCUITS: Words = Words::These(&["hmm", "monarch", "hclt", "pdhclt"]);
 /// Parts of a row that can be hidden or kept.

@@ -13,6 +13,7 @@ mod alone;
 #[cfg(all(feature = "mpi", unix))]
 pub mod mpi;
 mod ranks;
+pub mod rows;
 pub mod shard_sum;
 mod threads;
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{Cluster, shards_of};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,15 +31,22 @@ pub struct Costs {
 impl Ranks {
     /// Refuses more ranks than shards: a rank would have nothing to do.
     pub fn new(cluster: Box<dyn Cluster>, num_shards: usize) -> Result<Self> {
-        let num_ranks = cluster.num_ranks();
-        if num_ranks > num_shards {
-            return Err(Error::option(format!(
-                "batch.shards = {num_shards}: fewer than the {num_ranks} ranks; give every rank at least one shard, or \
-                 start {num_shards} ranks"
-            ))
-            .with_key("batch.shards"));
-        }
+        check(cluster.num_ranks(), num_shards)?;
         Ok(Self { cluster: Arc::new(Mutex::new(cluster)), num_shards, costs: Arc::default() })
+    }
+
+    /// The same ranks with another number of shards.
+    pub fn with_shards(&self, num_shards: usize) -> Result<Self> {
+        check(self.num_ranks(), num_shards)?;
+        Ok(Self { num_shards, ..self.clone() })
+    }
+
+    /// Leaves the cluster when all other handles of this process are gone: at once, but for threads that are ending.
+    pub fn leave(self) {
+        let begun = Instant::now();
+        while Arc::strong_count(&self.cluster) > 1 && begun.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The collective calls.
@@ -85,16 +92,22 @@ impl Ranks {
     /// Goes on without a rank that is gone. `batches` is what this rank has learned from: a rank that is a step ahead,
     /// because the last call of that step failed on others only, cannot go on with them.
     pub fn shrink(&self, batches: u64) -> Result<()> {
-        let mut calls = self.calls();
-        let before = calls.num_ranks();
-        calls.shrink()?;
-        let said = calls.gather(&batches.to_le_bytes())?;
+        self.go_on_without_lost()?;
+        let said = self.calls().gather(&batches.to_le_bytes())?;
         if said.iter().any(|theirs| theirs[..] != batches.to_le_bytes()) {
             return Err(Error::new(
                 ErrorKind::RankLost,
                 "a rank was lost just when a step was over on some ranks and not on others; go on with --resume",
             ));
         }
+        Ok(())
+    }
+
+    /// Makes those that are left a cluster again. What each of them has done meanwhile is theirs to find out.
+    pub fn go_on_without_lost(&self) -> Result<()> {
+        let mut calls = self.calls();
+        let before = calls.num_ranks();
+        calls.shrink()?;
         self.costs.lock().unwrap_or_else(PoisonError::into_inner).lost_ranks += before - calls.num_ranks();
         Ok(())
     }
@@ -104,6 +117,19 @@ impl Ranks {
         let calls = self.calls();
         shards_of(calls.rank(), calls.num_ranks(), self.num_shards)
     }
+}
+
+/// A rank without a shard would have nothing to do.
+fn check(num_ranks: usize, num_shards: usize) -> Result<()> {
+    if num_ranks <= num_shards {
+        return Ok(());
+    }
+    Err(Error::option(format!(
+        "batch.shards = {num_shards}: fewer than the {num_ranks} ranks; give every rank at least one shard, or start \
+         {num_shards} rank{}",
+        if num_shards == 1 { "" } else { "s" }
+    ))
+    .with_key("batch.shards"))
 }
 
 /// Handles of the same cluster are equal.

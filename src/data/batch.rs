@@ -182,12 +182,60 @@ pub struct Batch {
     missing: Vec<Option<Box<[bool]>>>,
     /// How much each row counts; `None` is 1 for all.
     weights: Option<Vec<f32>>,
+    /// Where this is a part of a global batch: which.
+    part: Option<Box<ShardRows>>,
+}
+
+/// Which rows of a global batch a batch has: those of some of its shards.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShardRows {
+    /// Rows of every shard of the global batch, in the order of shards.
+    pub rows: Vec<usize>,
+    /// The shards whose rows are here, one after the other.
+    pub held: Range<usize>,
+    /// The sum of the weights of all rows of the global batch.
+    pub weight: f64,
+}
+
+impl ShardRows {
+    /// Where the rows of a shard are in the batch that holds it.
+    pub fn range(&self, shard: usize) -> Range<usize> {
+        let begin = self.rows[self.held.start..shard].iter().sum();
+        begin..begin + self.rows[shard]
+    }
 }
 
 impl Batch {
     /// No rows and no columns: what a pass is given that reads none.
     pub(crate) fn empty() -> Self {
-        Self { num_rows: 0, columns: Vec::new(), missing: Vec::new(), weights: None }
+        Self { num_rows: 0, columns: Vec::new(), missing: Vec::new(), weights: None, part: None }
+    }
+
+    /// No rows of so many variables: what a rank has of a global batch whose rows are all in other shards.
+    pub fn without_rows(num_vars: usize) -> Self {
+        let (columns, missing) = (vec![Values::U8(Vec::new()); num_vars], vec![None; num_vars]);
+        Self { num_rows: 0, columns, missing, weights: None, part: None }
+    }
+
+    /// Says that these rows are a part of a global batch. A step then is one from the whole of it, which all ranks that
+    /// have the other parts make together.
+    pub fn as_part(mut self, part: ShardRows) -> Result<Self> {
+        let rows: usize = part.rows.get(part.held.clone()).map_or(0, |held| held.iter().sum());
+        if rows != self.num_rows || part.held.end > part.rows.len() {
+            return Err(Error::data(format!("{} rows where the shards {:?} have {rows}", self.num_rows, part.held)));
+        }
+        self.part = Some(Box::new(part));
+        Ok(self)
+    }
+
+    /// Which part of a global batch this is, if it is one.
+    pub fn part(&self) -> Option<&ShardRows> {
+        self.part.as_deref()
+    }
+
+    /// Rows of the global batch that this is a part of, or of this batch if it is a whole one.
+    pub fn num_global_rows(&self) -> usize {
+        self.part.as_ref().map_or(self.num_rows, |part| part.rows.iter().sum())
     }
 
     /// A batch of columns of equal length.
@@ -200,7 +248,7 @@ impl Batch {
             )));
         }
         let missing = vec![None; columns.len()];
-        Ok(Self { num_rows, columns, missing, weights: None })
+        Ok(Self { num_rows, columns, missing, weights: None, part: None })
     }
 
     /// A batch from rows laid one after the other, `[rows × num_vars]`.
@@ -271,12 +319,16 @@ impl Batch {
         self.weights.as_ref().map_or(1.0, |w| w[row])
     }
 
-    /// The sum of the rows' weights: what a mean over this batch divides by.
+    /// The sum of the rows' weights: what a mean over this batch divides by. Of a part of a global batch that of the
+    /// whole.
     pub fn total_weight(&self) -> f64 {
+        if let Some(part) = &self.part {
+            return part.weight;
+        }
         self.weights.as_ref().map_or(self.num_rows as f64, |w| w.iter().map(|&x| f64::from(x)).sum())
     }
 
-    /// Adds the rows of another batch, with their missing cells and weights.
+    /// Adds the rows of another batch, with their missing cells and weights. The result is no part of a global batch.
     pub fn append(&mut self, other: &Self) -> Result<()> {
         if other.num_vars() != self.num_vars() {
             let (found, expected) = (other.num_vars(), self.num_vars());
@@ -298,10 +350,11 @@ impl Batch {
             self.weights = Some(weights.into_iter().chain((0..other.num_rows).map(|row| other.weight(row))).collect());
         }
         self.num_rows = total;
+        self.part = None;
         Ok(())
     }
 
-    /// A copy of some rows, with their missing cells and weights.
+    /// A copy of some rows, with their missing cells and weights: a whole batch.
     pub fn slice(&self, rows: Range<usize>) -> Self {
         let missing = self.missing.iter().map(|mask| {
             let part: Box<[bool]> = mask.as_ref()?[rows.clone()].into();
@@ -312,6 +365,7 @@ impl Batch {
             missing: missing.collect(),
             columns: self.columns.iter().map(|c| c.slice(rows.clone())).collect(),
             weights: self.weights.as_ref().map(|w| w[rows].to_vec()),
+            part: None,
         }
     }
 
@@ -346,6 +400,21 @@ mod tests {
         whole.append(&batch.slice(1..3)).unwrap();
         assert_eq!(whole, batch);
         assert!(whole.append(&Batch::from_rows(&[1u8], 1).unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_part_of_a_global_batch_knows_the_whole_and_its_slices_do_not() {
+        let rows = |held| ShardRows { rows: vec![2, 1, 0, 3], held, weight: 6.0 };
+        let batch = Batch::from_rows(&[1u8, 2, 3, 4], 1).unwrap();
+        let part = batch.clone().as_part(rows(1..4)).unwrap();
+        assert_eq!((part.num_rows(), part.num_global_rows(), part.total_weight()), (4, 6, 6.0));
+        let ranges: Vec<_> = (1..4).map(|shard| part.part().unwrap().range(shard)).collect();
+        assert_eq!(ranges, [0..1, 1..1, 1..4]);
+        let slice = part.slice(1..4);
+        assert_eq!((slice.part(), slice.total_weight()), (None, 3.0));
+        assert!(batch.clone().as_part(rows(0..2)).is_err() && batch.as_part(rows(1..5)).is_err());
+        let nothing = Batch::without_rows(3).as_part(rows(2..3)).unwrap();
+        assert_eq!((nothing.num_vars(), nothing.num_rows(), nothing.num_global_rows()), (3, 0, 6));
     }
 
     #[test]

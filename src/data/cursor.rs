@@ -38,6 +38,30 @@ pub struct Cursor {
     /// Rows of this epoch that have been delivered, where an epoch is a number of rows of a live stream.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub epoch_rows: u64,
+    /// Where batches have several shards: the place of each, in order. All other numbers are then the sums of theirs,
+    /// for people, and the epoch is that of all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<Self>,
+}
+
+impl Cursor {
+    /// The place of several shards in an epoch of all.
+    pub fn of_shards(epoch: u64, shards: Vec<Self>) -> Self {
+        let sum = |number: fn(&Self) -> u64| shards.iter().map(number).sum();
+        Self {
+            epoch,
+            window: sum(|shard| shard.window),
+            row: sum(|shard| shard.row),
+            carry: Vec::new(),
+            records: sum(|shard| shard.records),
+            bad_records: sum(|shard| shard.bad_records),
+            records_before_epoch: sum(|shard| shard.records_before_epoch),
+            bad_before_epoch: sum(|shard| shard.bad_before_epoch),
+            position: None,
+            epoch_rows: sum(|shard| shard.epoch_rows),
+            shards,
+        }
+    }
 }
 
 fn is_zero(number: &u64) -> bool {

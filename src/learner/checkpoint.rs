@@ -33,7 +33,7 @@ use crate::files::read_regular;
 use crate::optim::OptimizerState;
 
 /// The format this version writes, and the newest that it reads.
-const FORMAT: u32 = 1;
+pub(super) const FORMAT: u32 = 1;
 
 const META: &str = "checkpoint.json";
 const CIRCUIT: &str = "circuit.json";
@@ -85,6 +85,21 @@ pub struct OptimizerCounters {
 }
 
 impl Checkpoint {
+    /// What would be read if a snapshot were written.
+    pub fn of(snapshot: Snapshot, identity: &Identity, extra: Map<String, Value>) -> Self {
+        let Snapshot { circuit, params, optimizer, progress } = snapshot;
+        let meta = CheckpointMeta {
+            format: FORMAT,
+            anemone: env!("CARGO_PKG_VERSION").to_string(),
+            identity: identity.clone(),
+            progress,
+            optimizer: Some(counters(&optimizer)),
+            extra,
+            files: BTreeMap::new(),
+        };
+        Self { circuit, params, optimizer: Some(optimizer), meta }
+    }
+
     /// The same without what the optimizer had gathered: to go on with another one.
     pub fn without_optimizer(mut self) -> Self {
         (self.optimizer, self.meta.optimizer) = (None, None);

@@ -11,8 +11,10 @@
 mod blocking;
 mod builder;
 pub mod checkpoint;
+pub mod ctrlg;
 pub mod drift;
 mod folder;
+mod foreign_tensors;
 mod hashed_file;
 mod identity;
 mod keeper;
@@ -22,6 +24,7 @@ mod progress;
 mod publish;
 mod recent_rows;
 mod reserve;
+mod sent;
 mod snapshot;
 mod view;
 mod worker;
@@ -228,6 +231,12 @@ impl Learner {
         /// A copy of everything, taken between two batches. Write it wherever waiting for a disk does no harm.
         pub async fn snapshot / snapshot_blocking(&self) -> Result<Snapshot> {
             self.ask(|reply| Command::Snapshot { reply }).await
+        }
+
+        /// Becomes what a checkpoint of the same circuit and optimizer says: parameters, optimizer, counters and place.
+        pub async fn restore / restore_blocking(&self, checkpoint: Checkpoint) -> Result<()> {
+            check_circuit(&self.circuit, &checkpoint)?;
+            self.ask(|reply| Command::Restore { checkpoint: Box::new(checkpoint), reply }).await
         }
 
         /// Where the device's time has gone so far, questions included.

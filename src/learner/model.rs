@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::checkpoint::{CheckpointMeta, Contents, load_meta, load_model, write_folder};
-use super::{Identity, Snapshot, View};
+use super::{Identity, Snapshot, View, ctrlg};
 use crate::circuit::{Circuit, Params};
 use crate::error::Result;
 
@@ -37,8 +37,12 @@ pub fn save(path: &Path, snapshot: &Snapshot, identity: &Identity, extra: &Map<S
     write_folder(path, &Contents { circuit, params, optimizer: None, progress, identity, extra })
 }
 
-/// Reads the model of a folder that [`save`] or `checkpoint::write` has made. An optimizer's buffers are not looked at.
+/// Reads the model of a folder that [`save`] or `checkpoint::write` has made, or of one in Ctrl-G's format
+/// ([`ctrlg`](super::ctrlg)). An optimizer's buffers are not looked at.
 pub fn load(path: &Path) -> Result<Model> {
+    if ctrlg::is_ctrlg(path) {
+        return Ok(ctrlg::read(path, None)?.into_model());
+    }
     let meta = load_meta(path)?;
     let (circuit, params) = load_model(path, &meta)?;
     Ok(Model { circuit, params, meta })

@@ -5,7 +5,7 @@
 //! of an optimizer is one flat tensor under its own name. Values go to the file and come back in small pieces and to
 //! the same bits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -26,7 +26,21 @@ pub(super) fn write_params(path: &Path, circuit: &Circuit, params: &Params) -> R
         let (name, shape) = describe(circuit, id);
         Entry { name, shape, values: Values::F32(&params.values()[params.layout().block(id).values.clone()]) }
     });
-    write(path, tensors.collect())
+    write(path, tensors.collect(), None)
+}
+
+/// Writes named tensors and notes about them, as another program expects them.
+pub(super) fn write_tensors<'a>(
+    path: &Path,
+    tensors: impl IntoIterator<Item = (&'a str, Vec<usize>, &'a [f32])>,
+    notes: HashMap<String, String>,
+) -> Result<()> {
+    let entry = |(name, shape, values): (&str, Vec<usize>, &'a [f32])| Entry {
+        name: name.to_string(),
+        shape,
+        values: Values::F32(values),
+    };
+    write(path, tensors.into_iter().map(entry).collect(), Some(notes)).map(|_| ())
 }
 
 /// Reads the parameters of a circuit.
@@ -84,7 +98,7 @@ pub(super) fn write_buffers(path: &Path, buffers: &BTreeMap<String, Tensor>) -> 
         };
         Entry { name: name.clone(), shape: vec![len], values }
     });
-    write(path, tensors.collect())
+    write(path, tensors.collect(), None)
 }
 
 /// Reads the buffers of an optimizer; whether they fit is for the optimizer to say.
@@ -135,7 +149,7 @@ enum Values<'a> {
     F64(&'a [f64]),
 }
 
-fn write(path: &Path, mut entries: Vec<Entry<'_>>) -> Result<FileHash> {
+fn write(path: &Path, mut entries: Vec<Entry<'_>>, notes: Option<HashMap<String, String>>) -> Result<FileHash> {
     entries.sort_by_key(|entry| matches!(entry.values, Values::F32(_))); // the wider first keeps every tensor aligned
     let mut at = 0;
     let infos = entries.iter().map(|entry| {
@@ -147,7 +161,7 @@ fn write(path: &Path, mut entries: Vec<Entry<'_>>) -> Result<FileHash> {
         (entry.name.clone(), TensorInfo { dtype, shape: entry.shape.clone(), data_offsets: (at - bytes, at) })
     });
     let refuse = |why: &dyn std::fmt::Display| Error::state(format!("{}: cannot be written: {why}", path.display()));
-    let header = Metadata::new(None, infos.collect()).map_err(|e| refuse(&e))?;
+    let header = Metadata::new(notes, infos.collect()).map_err(|e| refuse(&e))?;
     let mut header = serde_json::to_vec(&header).map_err(|e| refuse(&e))?;
     header.resize(header.len().next_multiple_of(8), b' ');
     hashed_file::write(path, |out| {

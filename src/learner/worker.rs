@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use async_channel::{Receiver, Sender};
 
-use super::{Learned, Progress, Snapshot, View};
+use super::{Checkpoint, Learned, Progress, Snapshot, View};
 use crate::backend::cpu::top_down_of;
 use crate::backend::{Backend, PhaseSeconds};
 use crate::caught::panic_text;
@@ -48,6 +48,10 @@ pub(super) enum Command {
         reply: Reply<Params>,
     },
     RaiseStep {
+        reply: Reply<()>,
+    },
+    Restore {
+        checkpoint: Box<Checkpoint>,
         reply: Reply<()>,
     },
     Snapshot {
@@ -144,7 +148,9 @@ impl Worker {
                 self.view = None;
                 let report = self.learn(&batch, end);
                 self.progress.compute_seconds += clock.elapsed().as_secs_f64();
-                let refused = report.as_ref().is_err_and(|e| e.kind() == ErrorKind::Data);
+                // Nothing was touched where a batch is refused, nor where a rank is lost in the midst of a step.
+                let is_again = |kind| kind == ErrorKind::Data || kind == ErrorKind::RankLost && batch.part().is_some();
+                let refused = report.as_ref().is_err_and(|e| is_again(e.kind()));
                 let fatal = report.as_ref().err().filter(|_| !refused).cloned();
                 self.answer(&reply, report);
                 fatal.map_or(Ok(()), Err)
@@ -182,6 +188,13 @@ impl Worker {
                 self.answer_query(clock, &reply, raised)?;
                 fatal.map_or(Ok(()), Err)
             }
+            Command::Restore { checkpoint, reply } => {
+                self.view = None;
+                let restored = self.restore(&checkpoint);
+                let fatal = restored.as_ref().err().cloned();
+                self.answer_query(clock, &reply, restored)?;
+                fatal.map_or(Ok(()), Err)
+            }
             Command::Snapshot { reply } => {
                 let answer = self.snapshot();
                 self.answer_query(clock, &reply, answer)
@@ -198,7 +211,11 @@ impl Worker {
     }
 
     fn learn(&mut self, batch: &Batch, end: Option<Cursor>) -> Result<Learned> {
-        let report = self.together(|worker| worker.optimizer.learn(worker.backend.as_mut(), batch))?;
+        let report = match batch.part() {
+            None => self.together(|worker| worker.optimizer.learn(worker.backend.as_mut(), batch))?,
+            // Those that are left have other shards then: whoever gives out the rows begins the step again.
+            Some(_) => self.optimizer.learn(self.backend.as_mut(), batch)?,
+        };
         let end = end.unwrap_or_else(|| {
             let mut cursor = self.progress.cursor.clone();
             cursor.row += batch.num_rows() as u64;
@@ -244,6 +261,15 @@ impl Worker {
         self.backend.set_params(params)?;
         self.optimizer.restart(self.backend.as_mut())?;
         Ok(before)
+    }
+
+    fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        self.backend.set_params(&checkpoint.params)?;
+        if let Some(state) = &checkpoint.optimizer {
+            self.optimizer.load(self.backend.as_mut(), state)?;
+        }
+        self.progress = checkpoint.meta.progress.clone();
+        Ok(())
     }
 
     fn snapshot(&self) -> Result<Snapshot> {

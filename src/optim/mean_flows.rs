@@ -109,7 +109,7 @@ impl FlowGatherer {
         backend.circuit().check_batch(batch)?; // before anything is scaled: a refused batch leaves no trace
         let weight = batch.total_weight();
         if weight == 0.0 {
-            return Ok((BatchReport { num_rows: batch.num_rows(), ..BatchReport::default() }, false));
+            return Ok((BatchReport { num_rows: batch.num_global_rows(), ..BatchReport::default() }, false));
         }
         let step = rule.em_step(self.read(), self.momentum, (1.0 - self.momentum) / weight);
         Ok((backend.em_step(batch, &step)?, true))
@@ -121,7 +121,7 @@ impl FlowGatherer {
         let weight = batch.total_weight();
         let Some(pending) = self.pending else {
             if weight == 0.0 {
-                return Ok((BatchReport { num_rows: batch.num_rows(), ..BatchReport::default() }, false));
+                return Ok((BatchReport { num_rows: batch.num_global_rows(), ..BatchReport::default() }, false));
             }
             backend.scale(self.flows, self.momentum)?; // Fm ← β·Fm
             let report = backend.add_flows(batch, (1.0 - self.momentum) / weight, self.flows)?; // + (1−β)·F

@@ -110,6 +110,7 @@ impl Inputs {
     /// from what is given.
     pub async fn build_learner(&self, circuit: &Arc<Circuit>, place: &PlaceSpec, given: Given) -> Result<Built> {
         let spec = &self.spec;
+        let place = &place.with_shards(spec.batch.shards)?;
         let budget = place.memory_budget() as u64;
         refuse_too_large(&estimate(circuit, &spec.learn.optimizer, spec.batch.rows, budget, spec.pipeline.memory))?;
         let learner = Learner::on(circuit.clone()).place(place.clone()).optimizer(self.optimizer()?);
@@ -126,6 +127,13 @@ impl Inputs {
             Given::Params(params) => return spawn(learner.params(params), None),
             Given::Checkpoint(checkpoint) => return spawn(learner.resume_from(*checkpoint), None),
         }
+        let (params, start) = self.starting_params(circuit).await?;
+        spawn(learner.params(params), Some(start))
+    }
+
+    /// The parameters that the pipeline starts from, and what they are made of.
+    pub(super) async fn starting_params(&self, circuit: &Arc<Circuit>) -> Result<(Params, Start)> {
+        let spec = &self.spec;
         let mut start = start_of(&spec.circuit, circuit);
         let sample = match self.most_rows(start.rows) {
             0 => None,
@@ -141,7 +149,7 @@ impl Inputs {
         start.rows = sample.as_ref().map_or(0, |sample| sample.num_rows() as u64);
         let (how, shared) = (spec.circuit.clone(), circuit.clone());
         let params = detached("start", move || initial_params(&how, &shared, sample.as_ref())).await?;
-        spawn(learner.params(params), Some(start))
+        Ok((params, start))
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The same for held-out rows during a run and for `anemone eval`: only who answers for a batch differs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::observer::{bits_per_dim, perplexity};
 use super::stream::Stream;
@@ -38,12 +38,58 @@ impl Evaluation {
     }
 }
 
+/// What rows said, before it is divided by their number: those of several shards add up, in the order of shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sums {
+    rows: u64,
+    impossible: u64,
+    total: f64,
+    num_vars: usize,
+}
+
+impl Sums {
+    /// Adds those of the next shard.
+    pub fn add(&mut self, more: &Self) {
+        self.rows += more.rows;
+        self.impossible += more.impossible;
+        self.total += more.total;
+        self.num_vars = self.num_vars.max(more.num_vars);
+    }
+
+    /// Means of all rows, of which there must be one.
+    pub fn evaluation(self) -> Result<Evaluation> {
+        let Self { rows, impossible, total, num_vars } = self;
+        if rows == 0 {
+            return Err(Error::data("there is no row to evaluate"));
+        }
+        let possible = (rows > impossible).then(|| total / (rows - impossible) as f64);
+        let mean = possible.filter(|_| impossible == 0);
+        Ok(Evaluation {
+            rows,
+            impossible_rows: impossible,
+            mean_log_likelihood: mean,
+            possible_log_likelihood: possible,
+            bits_per_dim: mean.map(|mean| bits_per_dim(mean, num_vars)),
+            perplexity: mean.map(|mean| perplexity(mean, num_vars)),
+        })
+    }
+}
+
 /// Asks `score` for the log-likelihoods of a stream's first epoch, or of its first `max_rows` rows.
 pub async fn evaluate(
     stream: &mut Stream,
     max_rows: Option<u64>,
-    mut score: impl AsyncFnMut(Batch) -> Result<Vec<f64>>,
+    score: impl AsyncFnMut(Batch) -> Result<Vec<f64>>,
 ) -> Result<Evaluation> {
+    sums(stream, max_rows, score).await?.evaluation()
+}
+
+/// The same, not yet divided.
+pub async fn sums(
+    stream: &mut Stream,
+    max_rows: Option<u64>,
+    mut score: impl AsyncFnMut(Batch) -> Result<Vec<f64>>,
+) -> Result<Sums> {
     let (mut rows, mut impossible, mut total, mut num_vars) = (0u64, 0u64, 0.0, 0);
     let left = |rows: u64| max_rows.map_or(u64::MAX, |most| most.saturating_sub(rows));
     while left(rows) > 0
@@ -61,17 +107,5 @@ pub async fn evaluate(
             }
         }
     }
-    if rows == 0 {
-        return Err(Error::data("there is no row to evaluate"));
-    }
-    let possible = (rows > impossible).then(|| total / (rows - impossible) as f64);
-    let mean = possible.filter(|_| impossible == 0);
-    Ok(Evaluation {
-        rows,
-        impossible_rows: impossible,
-        mean_log_likelihood: mean,
-        possible_log_likelihood: possible,
-        bits_per_dim: mean.map(|mean| bits_per_dim(mean, num_vars)),
-        perplexity: mean.map(|mean| perplexity(mean, num_vars)),
-    })
+    Ok(Sums { rows, impossible, total, num_vars })
 }

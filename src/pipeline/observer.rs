@@ -19,6 +19,9 @@ use crate::source::Reading;
 pub trait Observer: Send {
     /// Takes note of what happened. Must not block for long: the run waits.
     fn event(&mut self, event: &Event);
+
+    /// From now on this process speaks to the user: the rank that did so is gone.
+    fn take_over(&mut self) {}
 }
 
 /// Shows nothing.
@@ -305,6 +308,24 @@ pub struct Finished {
     pub phases: Phases,
     /// The last checkpoint.
     pub checkpoint: Option<PathBuf>,
+    /// What each rank did in this stretch, where there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankWork>,
+}
+
+/// What a rank did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankWork {
+    /// Rows of its own shards that it learned from.
+    pub rows: u64,
+    /// Bytes of records that its streams read.
+    pub bytes_read: u64,
+    /// Seconds in which it computed flows.
+    pub compute_seconds: f64,
+    /// Seconds in sums over ranks, waiting for slower ones included.
+    pub sum_seconds: f64,
+    /// Bytes of flows that it had from others.
+    pub bytes_received: u64,
 }
 
 /// Where the time of learning went, in seconds; that of validation is left out.

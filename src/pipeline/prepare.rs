@@ -3,6 +3,7 @@
 //! What `train`, `check` and `eval` do first. Opening reads headers, not data. `build` makes the circuit that will
 //! learn these rows.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,6 +11,7 @@ use async_channel::Sender;
 use serde_json::json;
 
 pub use super::build::{Built, Given};
+use super::feed::Feed;
 use super::model::input_kind;
 use super::open::{HeldOutRows, open_decoder, open_source, open_source_telling};
 use super::spec::{
@@ -24,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::files::read_regular;
 use crate::learner::Identity;
 use crate::optim::{OptimizerSpec, Pace};
+use crate::order::Share;
 use crate::source::{IndexedSource, Reading, Source};
 
 /// What is part of a run whose inputs are densities: another way to start would be another run.
@@ -100,12 +103,17 @@ impl HeldOut {
 
     /// A stream over the held-out rows: once, in order.
     pub fn open(&self, inputs: &Inputs) -> Result<Stream> {
+        self.open_share(inputs, Share::default())
+    }
+
+    /// A stream over those of one shard.
+    pub(super) fn open_share(&self, inputs: &Inputs, share: Share) -> Result<Stream> {
         let PipelineSpec { batch, pipeline, .. } = &inputs.spec;
         let batch = BatchSpec { shuffle: false, drop_last: false, ..batch.clone() };
         let memory = (pipeline.memory / 2).max(LEAST_MEMORY);
         // What a record may be is as in training: a row that can be learned from can be looked at.
         let limits = pipeline.read_limits();
-        let options = StreamOptions { epochs: Some(1), memory, limits: Some(limits), ..pipeline.clone() };
+        let options = StreamOptions { epochs: Some(1), memory, limits: Some(limits), share, ..pipeline.clone() };
         Stream::open(&self.source, &inputs.decoder, &batch, &options, Cursor::default())
     }
 }
@@ -224,12 +232,17 @@ impl Inputs {
         sample.ok_or_else(|| Error::data("there is no row to start from"))
     }
 
-    /// The stream that is learned from, from `start` on: the one whose first rows were looked at, if they come only
-    /// once.
-    pub fn stream(&self, epochs: Option<u64>, start: Cursor) -> Result<Stream> {
+    /// The batches that are learned from, from `start` on, as far as they are of the shards `own`: of the stream whose
+    /// first rows were looked at, if they come only once.
+    pub fn feed(&self, epochs: Option<u64>, start: Cursor, own: Range<usize>) -> Result<Feed> {
         // Only a run that begins looks ahead: one that goes on has its circuit and its parameters.
-        let begun = self.take_begun().filter(|_| start == Cursor::default());
-        begun.map_or_else(|| self.open_stream(epochs, start), Ok)
+        let mut begun = self.take_begun().filter(|_| start == Cursor::default());
+        let options = StreamOptions { epochs, ..self.spec.pipeline.clone() };
+        let num_vars = self.decoder.shape().num_vars;
+        Feed::open(&self.spec.batch, &options, num_vars, start, own, |options, place| match begun.take() {
+            Some(begun) => Ok(begun),
+            None => Stream::open(&self.source, &self.decoder, &self.spec.batch, options, place),
+        })
     }
 
     fn take_begun(&self) -> Option<Stream> {

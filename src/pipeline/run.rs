@@ -15,8 +15,10 @@ mod lines;
 mod record;
 mod resume;
 mod summary;
+mod together;
 mod validate;
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,20 +31,23 @@ use self::lines::Lines;
 use self::record::RunRecord;
 use self::resume::{Found, find_checkpoint, take_over};
 use self::summary::Reason;
+use self::together::{compare_data, greet, share_checkpoint, share_circuit, share_params};
+use super::feed::Feed;
 use super::observer::{EpochEnd, Event, Finished, Observer, Start, StepLine};
 use super::prepare::{Built, Given, Inputs};
 pub use super::run_files::{CHECKPOINTS, RESOLVED};
 use super::run_files::{RunFiles, check_run_folder};
 use super::spec::{PipelineSpec, SourceSpec};
 use super::stop::Stop;
-use super::stream::Stream;
+use super::team::Team;
 use super::waits::StageWaits;
 use crate::backend::{PhaseSeconds, PlaceSpec};
 use crate::circuit::Circuit;
+use crate::cluster::Ranks;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::BadRecord;
 use crate::error::{Error, Result};
-use crate::learner::{CheckpointFolder, Learner};
+use crate::learner::{CheckpointFolder, Identity, Learner};
 use crate::optim::Pace;
 use crate::source::Source;
 use crate::telemetry::{self, HEALTH};
@@ -72,9 +77,29 @@ pub async fn train(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    check_end(spec, observer)?;
-    let folder = open_folder(options)?;
-    let resumed = find_checkpoint(&folder, options, observer)?;
+    let team = Team::new(options.place.ranks.as_ref());
+    let trained = train_as(&team, spec, options, stop, observer).await;
+    trained.map_err(|error| team.mark(error))
+}
+
+async fn train_as(
+    team: &Team,
+    spec: &PipelineSpec,
+    options: &TrainOptions,
+    stop: &Stop,
+    observer: &mut dyn Observer,
+) -> Result<Finished> {
+    check_end(spec, observer).inspect_err(|_| team.settle())?; // the same on every rank, or soon told apart
+    greet(team, spec, options).await?;
+    let (folder, found) = match team.is_first().then(|| open_folder(options)) {
+        Some(Ok(folder)) => {
+            let found = find_checkpoint(&folder, options, observer);
+            (Some(folder), found)
+        }
+        Some(Err(error)) => (None, Err(error)),
+        None => (None, Ok(None)),
+    };
+    let resumed = share_checkpoint(team, found).await?;
     let spec = &resume::as_decided(spec, resumed.as_ref());
     let (tell, told) = async_channel::unbounded();
     let opening = async {
@@ -87,10 +112,17 @@ pub async fn train(
             }
         }
     };
-    match unless_stopped(stop, opening).await? {
-        Some(inputs) => train_from(inputs, None, (folder, resumed), options, stop, observer).await,
+    match unless_one_is_stopped(team, unless_stopped(stop, opening).await).await? {
+        Some(inputs) => train_from(team, inputs, None, (folder, resumed), options, stop, observer).await,
         None => Ok(stopped_before_it_began(observer)),
     }
+}
+
+/// What all ranks have done, unless somebody asked one of them to stop meanwhile.
+async fn unless_one_is_stopped<T>(team: &Team, done: Result<Option<T>>) -> Result<Option<T>> {
+    let done = team.agree(done).await?;
+    let is_stopped = !team.is_alone() && team.all(done.is_none()).await?.contains(&true);
+    Ok(done.filter(|_| !is_stopped))
 }
 
 /// Learns as [`train`] does, with inputs that are open and a circuit that is built: for several runs on one stream from
@@ -105,40 +137,68 @@ pub async fn train_on(
     check_end(&inputs.spec, observer)?;
     let folder = open_folder(options)?;
     let resumed = find_checkpoint(&folder, options, observer)?;
-    train_from(inputs.clone(), Some(circuit), (folder, resumed), options, stop, observer).await
+    let team = Team::new(None);
+    train_from(&team, inputs.clone(), Some(circuit), (Some(folder), resumed), options, stop, observer).await
 }
 
 async fn train_from(
+    team: &Team,
     mut inputs: Inputs,
     circuit: Option<Arc<Circuit>>,
-    (folder, mut resumed): (CheckpointFolder, Option<Found>),
+    (folder, mut resumed): (Option<CheckpointFolder>, Option<Found>),
     options: &TrainOptions,
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
-    inputs.optimizer()?; // refused before a structure is learned
-    let mut identity = inputs.identity()?;
+    inputs.optimizer().inspect_err(|_| team.settle())?; // refused before a structure is learned
+    let mut identity = team.agree(inputs.identity()).await?;
+    let files = inputs.source.manifest().files.iter();
+    let files = files.map(|file| format!("{} of {} bytes", file.name, file.bytes)).collect();
+    compare_data(team, format!("{} {} {:?}", identity.data, identity.decoder, inputs.held_out_digest()), files).await?;
     let mut place = options.place.clone();
     let mut record = RunRecord::default();
     if let Some(found) = &mut resumed {
-        record = take_over(found, &mut inputs, &mut identity, options.force_resume, observer)?;
+        record = take_over(found, &mut inputs, &mut identity, options.force_resume, observer)
+            .inspect_err(|_| team.settle())?; // all have the same checkpoint
         place = place.or(&record.place());
     }
+    place = place.with_shards(inputs.spec.batch.shards)?;
     let circuit = match (&resumed, circuit) {
         (Some((_, checkpoint)), _) => checkpoint.circuit.clone(),
         (None, Some(circuit)) => circuit,
-        (None, None) => {
+        (None, None) if team.is_first() => {
             let mut seen = |share| observer.event(&Event::Structure { share });
-            match unless_stopped(stop, inputs.build_circuit(&mut seen)).await? {
-                Some(circuit) => Arc::new(circuit),
+            let built = unless_stopped(stop, inputs.build_circuit(&mut seen)).await;
+            match unless_first_is_stopped(team, built).await? {
+                Some(circuit) => Arc::new(share_circuit(team, Some(Ok(circuit))).await?),
                 None => return Ok(stopped_before_it_began(observer)),
             }
         }
+        (None, None) => match unless_first_is_stopped(team, Ok(Some(()))).await? {
+            Some(()) => Arc::new(share_circuit(team, None).await?),
+            None => return Ok(stopped_before_it_began(observer)),
+        },
     };
     let (resumed_from, checkpoint) = resumed.unzip(); // its parameters are the learner's from now on
-    let given = checkpoint.map_or(Given::Nothing, |checkpoint| Given::Checkpoint(Box::new(checkpoint)));
-    let built = unless_stopped(stop, inputs.build_learner(&circuit, &place, given)).await?;
-    let Some(Built { learner, start }) = built else { return Ok(stopped_before_it_began(observer)) };
+    let mut start = None;
+    let given = match checkpoint {
+        Some(checkpoint) => Given::Checkpoint(Box::new(checkpoint)),
+        None if team.is_alone() => Given::Nothing,
+        None => {
+            let made = match team.is_first() {
+                true => Some(inputs.starting_params(&circuit).await.map(|(params, from)| {
+                    start = Some(from);
+                    params
+                })),
+                false => None,
+            };
+            Given::Params(share_params(team, &circuit, made).await?)
+        }
+    };
+    let built = unless_stopped(stop, inputs.build_learner(&circuit, &place, given)).await;
+    let built = unless_one_is_stopped(team, built).await?;
+    let Some(Built { learner, start: own_start }) = built else { return Ok(stopped_before_it_began(observer)) };
+    let start = start.or(own_start);
     let found = learner.place();
     record.memory_budget = if found.device.is_cuda() { place.memory_budget } else { Some(place.memory_budget()) };
     record.isa = Some(place.isa.unwrap_or_default());
@@ -147,15 +207,24 @@ async fn train_from(
     record.held_out = inputs.held_out_digest();
     record.pipeline = inputs.spec.to_toml()?;
     let (on_bad, progress) = (inputs.spec.pipeline.bad.on_bad, learner.progress());
-    let mut files =
-        RunFiles::open(&options.out, folder, identity, on_bad, &progress, &inputs.spec.metrics, &record.pipeline)?;
-    if let Err(error) = files.write_resolved() {
+    let kept_identity = identity.clone();
+    let open = |folder| {
+        RunFiles::open(&options.out, folder, identity, on_bad, &progress, &inputs.spec.metrics, &record.pipeline)
+    };
+    let mut files = team.agree(folder.map(open).transpose()).await?;
+    if let Some(Err(error)) = files.as_mut().map(RunFiles::write_resolved) {
         warn_unwritten(observer, &error);
     }
-    let run = Run::new(&inputs, learner, record, stop, observer)?;
-    Run { files: Some(files), every_look: options.every_look, start, ..run }
+    let run = team.agree(Run::new(&inputs, learner, record, stop, observer, (team, &place))).await?;
+    let (options_of, identity) = (Some(options), Some(kept_identity));
+    Run { files, options: options_of, identity, every_look: options.every_look, start, ..run }
         .until_the_end(&options.name, resumed_from)
         .await
+}
+
+/// What the first rank has made, unless somebody asked it to stop meanwhile: then on no rank.
+async fn unless_first_is_stopped<T>(team: &Team, made: Result<Option<T>>) -> Result<Option<T>> {
+    unless_one_is_stopped(team, made).await
 }
 
 /// Learns as [`train`] does, with inputs that are open and a circuit that is built, and leaves nothing behind: no run
@@ -167,10 +236,11 @@ pub async fn rehearse(
     stop: &Stop,
     observer: &mut dyn Observer,
 ) -> Result<Finished> {
+    let place = &place.with_shards(inputs.spec.batch.shards)?;
     let Built { learner, start } = inputs.build_learner(&circuit, place, Given::Nothing).await?;
     let spec = &inputs.spec;
     let name = spec.name.as_deref().unwrap_or(spec.circuit.model.name());
-    let run = Run::new(inputs, learner, RunRecord::default(), stop, observer)?;
+    let run = Run::new(inputs, learner, RunRecord::default(), stop, observer, (&Team::new(None), place))?;
     Run { start, ..run }.until_the_end(name, None).await
 }
 
@@ -242,10 +312,24 @@ struct Run<'a> {
     learner: Learner,
     /// What parameters started from, if they did not go on.
     start: Option<Start>,
-    stream: Stream,
+    /// Who learns together.
+    team: Team,
+    /// The batches; on several ranks the rows of own shards.
+    stream: Feed,
+    /// The shards of this process.
+    own: Range<usize>,
+    /// Rows of them that this process has learned from.
+    own_rows: u64,
+    /// Held-out rows are to be looked at after this batch, by the clock of the first rank.
+    is_look_due_by_clock: bool,
     observer: &'a mut dyn Observer,
     /// `None` leaves nothing behind.
     files: Option<RunFiles>,
+    /// What a rank needs that takes over the files of another.
+    options: Option<&'a TrainOptions>,
+    identity: Option<Identity>,
+    /// Held-out rows are being looked at.
+    is_looking: bool,
     /// Held-out rows that cannot be read end the run.
     every_look: bool,
     lines: Lines,
@@ -273,19 +357,28 @@ impl<'a> Run<'a> {
         mut record: RunRecord,
         stop: &Stop,
         observer: &'a mut dyn Observer,
+        (team, place): (&Team, &PlaceSpec),
     ) -> Result<Self> {
         let spec = &inputs.spec;
+        let own = place.ranks.as_ref().map_or(0..spec.batch.shards, Ranks::shards);
         record.drift.set_options(spec.drift.as_ref())?;
         let progress = learner.progress();
         let now = Instant::now();
         Ok(Self {
             spec,
             inputs,
-            stream: inputs.stream(spec.learn.epochs, progress.cursor.clone())?,
+            stream: inputs.feed(spec.learn.epochs, progress.cursor.clone(), own.clone())?,
+            own,
+            own_rows: 0,
+            is_look_due_by_clock: false,
+            team: team.clone(),
             learner,
             start: None,
             observer,
             files: None,
+            options: None,
+            identity: None,
+            is_looking: false,
             every_look: false,
             lines: Lines::after(progress.rows),
             seconds_before: record.seconds,
@@ -343,7 +436,7 @@ impl<'a> Run<'a> {
         HEALTH.set_ready(false);
         if ended.as_ref().is_ok_and(|reason| *reason != Reason::Signal)
             && self.spec.validate.is_some()
-            && let Err(error) = self.validate().await
+            && let Err(error) = self.last_look().await
         {
             ended = Err(error);
         }
@@ -367,6 +460,7 @@ impl<'a> Run<'a> {
         }
         let reason = ended?;
         saved?;
+        let ranks = self.last_words().await?;
         let progress = self.learner.progress();
         if progress.batches > 0 && progress.updates == 0 {
             self.warn("the parameters have not moved: full-batch EM updates them at the end of an epoch".into());
@@ -391,6 +485,7 @@ impl<'a> Run<'a> {
                 .into(),
             phases: self.phases().await?,
             checkpoint: self.checkpointed.path.clone(),
+            ranks: if self.team.is_alone() { Vec::new() } else { ranks },
         };
         self.observer.event(&Event::Finished(finished.clone()));
         self.learner.close().await?;
@@ -413,6 +508,9 @@ impl<'a> Run<'a> {
         if epoch > 0 && window == 0 && row == 0 {
             self.validate_if_due(epoch).await?; // an earlier stretch may have been stopped just before it
         }
+        if !self.team.is_alone() {
+            return self.learn_together().await;
+        }
         loop {
             if let Some(reason) = self.limit().or(self.record.drift.is_over().then_some(Reason::Drift)) {
                 return Ok(reason);
@@ -434,13 +532,18 @@ impl<'a> Run<'a> {
                     continue;
                 }
             };
-            match item {
-                None => return Ok(Reason::End),
-                Some(Item::Batch { batch, end }) => self.batch(batch, end).await?,
-                Some(Item::EpochEnd { next }) => self.end_epoch(next).await?,
-            }
+            let Some(item) = item else { return Ok(Reason::End) };
+            self.is_look_due_by_clock = self.is_look_due_by_seconds();
+            self.take_item(item).await?;
             self.note_bad_records();
             self.checkpoint_if_due().await?;
+        }
+    }
+
+    async fn take_item(&mut self, item: Item) -> Result<()> {
+        match item {
+            Item::Batch { batch, end } => self.batch(batch, end).await,
+            Item::EpochEnd { next } => self.end_epoch(next).await,
         }
     }
 
@@ -457,7 +560,12 @@ impl<'a> Run<'a> {
         if learn.window_rows.is_some() && learn.epochs.is_some_and(|most| progress.epoch >= most) {
             return Some(Reason::End);
         }
-        learn.seconds.is_some_and(|most| self.seconds() >= most).then_some(Reason::Seconds)
+        (self.team.is_alone() && self.is_late()).then_some(Reason::Seconds)
+    }
+
+    /// Returns true if by this process's clock the time is over.
+    fn is_late(&self) -> bool {
+        self.spec.learn.seconds.is_some_and(|most| self.seconds() >= most)
     }
 
     /// How long to wait for an item before the clock is looked at again.
@@ -472,7 +580,8 @@ impl<'a> Run<'a> {
 
     async fn batch(&mut self, batch: Batch, end: Cursor) -> Result<()> {
         let begun = Instant::now();
-        let rows = batch.num_rows() as u64;
+        let rows = batch.num_global_rows() as u64;
+        self.own_rows += batch.num_rows() as u64;
         let for_drift = self.for_drift(&batch);
         let report = self.learner.learn_to(batch, end).await?;
         self.record_gauges(&report, rows, begun.elapsed());

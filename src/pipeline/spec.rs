@@ -140,9 +140,10 @@ pub(super) fn as_size<S: Serializer>(bytes: &u64, serializer: S) -> std::result:
 
 /// Batches as a file has them: with the window as a size. Their own JSON is that of checkpoints.
 fn as_section<S: Serializer>(batch: &BatchSpec, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    let BatchSpec { rows, shuffle, seed, drop_last, window_bytes, max_wait, .. } = batch;
-    let mut section = serializer.serialize_struct("batch", 6)?;
+    let BatchSpec { rows, shards, shuffle, seed, drop_last, window_bytes, max_wait, .. } = batch;
+    let mut section = serializer.serialize_struct("batch", 7)?;
     section.serialize_field("rows", rows)?;
+    section.serialize_field("shards", shards)?;
     section.serialize_field("shuffle", shuffle)?;
     section.serialize_field("seed", seed)?;
     section.serialize_field("drop_last", drop_last)?;
@@ -247,8 +248,18 @@ fn is_folder_name(name: &str) -> bool {
 fn read_batch(document: &Document, source: &SourceSpec) -> Result<BatchSpec> {
     let section = Section::open(document, "batch")?.only(tables::BATCH.keys, elsewhere("batch"))?;
     let usual = BatchSpec::default();
+    let rows = section.count("rows", 1)?.unwrap_or(usual.rows);
+    let shards = section.count("shards", 1)?.unwrap_or(usual.shards);
+    if shards > rows {
+        return Err(section.refuse("shards", format_args!("must be at most batch.rows = {rows}: one row for each")));
+    }
+    if shards > 1 && source.is_live() {
+        let why = "must be 1 for a live source: it comes as one stream, which cannot be shared out";
+        return Err(section.refuse("shards", why));
+    }
     Ok(BatchSpec {
-        rows: section.count("rows", 1)?.unwrap_or(usual.rows),
+        rows,
+        shards,
         shuffle: section.truth("shuffle", usual.shuffle)?,
         seed: section.whole("seed", 0)?.unwrap_or(usual.seed),
         drop_last: section.truth("drop_last", usual.drop_last)?,

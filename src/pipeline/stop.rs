@@ -23,6 +23,8 @@ struct Requests {
     asked: Notify,
     /// When a signal asked for a stop first.
     signalled: OnceLock<Instant>,
+    /// Whether nobody reads what it says.
+    is_silent: bool,
 }
 
 /// Signals that come so shortly after the first are one request.
@@ -32,6 +34,11 @@ impl Stop {
     /// Nobody has asked yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same, and a signal is not commented on: another rank does.
+    pub fn silent() -> Self {
+        Self { inner: Arc::new(Requests { is_silent: true, ..Requests::default() }) }
     }
 
     /// Asks the run to stop.
@@ -110,7 +117,9 @@ impl Stop {
             Some(code) if self.is_requested() && asked.elapsed() > TOGETHER => std::process::exit(code),
             _ if self.is_requested() => {}
             _ => {
-                let _ = writeln!(std::io::stderr(), "stopping after this update; again to quit at once");
+                if !self.inner.is_silent {
+                    let _ = writeln!(std::io::stderr(), "stopping after this update; again to quit at once");
+                }
                 self.request();
             }
         }

@@ -41,6 +41,7 @@ use crate::caught::quietly;
 use crate::data::{Batch, Cursor, Item};
 use crate::decode::{BadRecord, Decoder};
 use crate::error::{Error, Result};
+use crate::order::Share;
 use crate::source::{IndexedSource, Piece, ReadLimits, Source};
 
 /// `[pipeline]`: how the stages run. Nothing of it changes what is learned, except which bad records are left out, and
@@ -65,6 +66,9 @@ pub struct StreamOptions {
     /// What sizes records and pages may have; `None` follows from `memory`. Not said by a pipeline either.
     #[serde(skip)]
     pub limits: Option<ReadLimits>,
+    /// Which shard of the batches this is the stream of. Not said by a pipeline either.
+    #[serde(skip)]
+    pub share: Share,
 }
 
 impl StreamOptions {
@@ -73,7 +77,7 @@ impl StreamOptions {
         self.limits.unwrap_or_else(|| ReadLimits::of_memory(PIECE_BYTES as usize, self.memory))
     }
 
-    fn num_workers(&self) -> usize {
+    pub(super) fn num_workers(&self) -> usize {
         let usual = || thread::available_parallelism().map_or(2, usize::from).min(8);
         self.workers.unwrap_or_else(usual).max(1)
     }
@@ -81,7 +85,15 @@ impl StreamOptions {
 
 impl Default for StreamOptions {
     fn default() -> Self {
-        Self { memory: 256 << 20, workers: None, prefetch: 2, bad: BadPolicy::default(), epochs: None, limits: None }
+        Self {
+            memory: 256 << 20,
+            workers: None,
+            prefetch: 2,
+            bad: BadPolicy::default(),
+            epochs: None,
+            limits: None,
+            share: Share::default(),
+        }
     }
 }
 
@@ -128,6 +140,16 @@ impl Stream {
             .map_err(|_| Error::unsupported("a stream must be opened inside a tokio runtime, which reads for it"))?;
         let budgets =
             Budgets { fetched: ByteBudget::new(options.memory / 4), pieces: ByteBudget::new(options.memory / 4) };
+        let share = options.share;
+        if let (Source::Live(source), true) = (source, share.shards > 1) {
+            return Err(Error::option(format!(
+                "batch.shards = {}: {} comes as one stream, which cannot be shared out; learn from it with \
+                 batch.shards = 1, or read files that are there",
+                share.shards,
+                source.manifest().kind
+            ))
+            .with_key("batch.shards"));
+        }
         let arrival = match source {
             Source::Blocks(_) if batch.shuffle => Arrival::Shuffled,
             Source::Blocks(_) | Source::Indexed(_) => Arrival::InOrder,
@@ -136,8 +158,14 @@ impl Stream {
             Source::Live(_) => Arrival::Live,
         };
         let row_bytes = (decoder.shape().num_vars as u64).saturating_mul(4);
-        let batcher =
-            Batcher::new(batch, options.bad, decoder.shape().clone(), arrival, options.memory / 2, start.clone())?;
+        // Of a batch the rows of this shard. Whether one is too short is seen where they are put together.
+        let own = BatchSpec { rows: share.of_rows(batch.rows).len(), ..batch.clone() };
+        let own = if share.shards > 1 { BatchSpec { drop_last: false, ..own } } else { own };
+        let mut batcher =
+            Batcher::new(&own, options.bad, decoder.shape().clone(), arrival, options.memory / 2, start.clone())?;
+        if share.shards > 1 {
+            batcher = batcher.of_one_shard();
+        }
 
         let limits = options.read_limits();
         let (to_read, reading) = bounded(options.prefetch.max(1));
@@ -151,6 +179,7 @@ impl Stream {
         let fetcher = Fetcher {
             source: source.clone(),
             batch: batch.clone(),
+            share,
             epochs: options.epochs,
             expansion: decoder.expansion().max(1),
             piece_rows: (PIECE_BYTES / row_bytes.max(1)).clamp(1, WINDOW_ROWS),

@@ -35,14 +35,15 @@ const FILE_MAGIC: &[u8] = b"ARROW1";
 /// Record batches from a stream.
 pub struct ArrowStream {
     name: Arc<str>,
-    schema: SchemaRef,
     binding: Binding,
     manifest: Manifest,
-    state: Mutex<State>,
+    batches: Mutex<Batches>,
 }
 
-/// How far the stream has been read.
-struct State {
+/// The record batches of a stream, with all columns, and how far they have been read.
+pub(super) struct Batches {
+    name: Arc<str>,
+    schema: SchemaRef,
     /// `None` after the end, or after an error after which reading cannot continue.
     messages: Option<Messages>,
     /// What the batches refer to, by its number.
@@ -54,7 +55,29 @@ struct State {
 impl ArrowStream {
     /// Reads the schema and finds the columns in it. Waits until the producer has sent it. Messages call the stream
     /// `name`.
-    pub fn new(name: &str, mut read: Box<dyn Read + Send>, columns: &Columns, limits: &ReadLimits) -> Result<Self> {
+    pub fn new(name: &str, read: Box<dyn Read + Send>, columns: &Columns, limits: &ReadLimits) -> Result<Self> {
+        let batches = Batches::begin(name, read, limits)?;
+        let binding = Binding::new(&batches.schema, columns).map_err(|error| error.at(name))?;
+        // Of the columns that are read: others may come and go.
+        let options = format!("{:?} {:?}", binding.names(), binding.kind());
+        let manifest = Manifest::new("arrow-stream", Vec::new(), &options);
+        Ok(Self { name: name.into(), binding, manifest, batches: Mutex::new(batches) })
+    }
+
+    /// What the records are.
+    pub fn kind(&self) -> RecordKind {
+        self.binding.kind()
+    }
+
+    /// Which columns are read, and which are not.
+    pub fn reading(&self) -> &Reading {
+        self.binding.reading()
+    }
+}
+
+impl Batches {
+    /// Reads the schema. Waits until the producer has sent it.
+    pub(super) fn begin(name: &str, mut read: Box<dyn Read + Send>, limits: &ReadLimits) -> Result<Self> {
         let mut head = Vec::new();
         read.by_ref().take(FILE_MAGIC.len() as u64).read_to_end(&mut head).map_err(|e| Error::io(name, &e))?;
         check_head(&head).map_err(|error| error.at(name))?;
@@ -67,65 +90,59 @@ impl ArrowStream {
         })?;
         let first = first.ok_or_else(|| no_schema("the stream has ended"))?;
         let schema = unless_damaged(|| read_schema(&first)).map_err(|error| no_schema(&error.to_string()))?;
-        let binding = Binding::new(&schema, columns).map_err(|error| error.at(name))?;
-        // Of the columns that are read: others may come and go.
-        let options = format!("{:?} {:?}", binding.names(), binding.kind());
-        let manifest = Manifest::new("arrow-stream", Vec::new(), &options);
-        let state = State { messages: Some(messages), dictionaries: HashMap::new(), batches: 0, rows: 0 };
-        Ok(Self { name: name.into(), schema, binding, manifest, state: Mutex::new(state) })
+        let (dictionaries, messages) = (HashMap::new(), Some(messages));
+        Ok(Self { name: name.into(), schema, messages, dictionaries, batches: 0, rows: 0 })
     }
 
-    /// What the records are.
-    pub fn kind(&self) -> RecordKind {
-        self.binding.kind()
-    }
-
-    /// Which columns are read, and which are not.
-    pub fn reading(&self) -> &Reading {
-        self.binding.reading()
+    /// The columns.
+    pub(super) fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
     /// The next record batch that has rows.
-    fn next_batch(&self, state: &mut State, limits: &ReadLimits) -> Result<Option<RecordBatch>> {
-        let Some(mut messages) = state.messages.take() else { return Ok(None) };
+    pub(super) fn next(&mut self, limits: &ReadLimits) -> Result<Option<RecordBatch>> {
+        let Some(mut messages) = self.messages.take() else { return Ok(None) };
         loop {
-            let place = || format!("{}: record batch {}, after row {}", self.name, state.batches, state.rows);
+            let place = || format!("{}: record batch {}, after row {}", self.name, self.batches, self.rows);
             let message = messages.next(limits).map_err(|trouble| match trouble {
                 Trouble::Failed(e) => Error::io(&place(), &e),
                 Trouble::CutOff => Error::format("the stream is cut off: did its producer fail?").at(place()),
                 Trouble::Refused(why) => Error::format(why).at(place()),
             })?;
             let Some(message) = message else { return Ok(None) };
-            let read = unless_damaged(|| self.read_message(&message, &mut state.dictionaries));
+            let (schema, dictionaries) = (&self.schema, &mut self.dictionaries);
+            let read = unless_damaged(|| read_message(&message, schema, dictionaries));
+            let place = || format!("{}: record batch {}, after row {}", self.name, self.batches, self.rows);
             if let Some(batch) = read.map_err(|error| Error::format(error.to_string()).at(place()))? {
-                state.batches += 1;
+                self.batches += 1;
                 if batch.num_rows() > 0 {
-                    state.messages = Some(messages);
+                    self.rows += batch.num_rows() as u64;
+                    self.messages = Some(messages);
                     return Ok(Some(batch));
                 }
             }
         }
     }
+}
 
-    /// The rows of a message, if it has any; a dictionary is kept for the rows to come.
-    fn read_message(
-        &self,
-        message: &Message,
-        dictionaries: &mut HashMap<i64, ArrayRef>,
-    ) -> std::result::Result<Option<RecordBatch>, ArrowError> {
-        let (metadata, body) = (parsed(message)?, message.body());
-        let version = metadata.version();
-        if let Some(batch) = metadata.header_as_record_batch() {
-            return read_record_batch(&body, batch, self.schema.clone(), dictionaries, None, &version).map(Some);
-        }
-        if let Some(dictionary) = metadata.header_as_dictionary_batch() {
-            return read_dictionary(&body, dictionary, &self.schema, dictionaries, &version).map(|()| None);
-        }
-        match metadata.header_type() {
-            MessageHeader::NONE => Ok(None),
-            MessageHeader::Schema => Err(ArrowError::IpcError("a second schema".into())),
-            other => Err(ArrowError::IpcError(format!("a message of a kind that holds no rows: {other:?}"))),
-        }
+/// The rows of a message, if it has any; a dictionary is kept for the rows to come.
+fn read_message(
+    message: &Message,
+    schema: &SchemaRef,
+    dictionaries: &mut HashMap<i64, ArrayRef>,
+) -> std::result::Result<Option<RecordBatch>, ArrowError> {
+    let (metadata, body) = (parsed(message)?, message.body());
+    let version = metadata.version();
+    if let Some(batch) = metadata.header_as_record_batch() {
+        return read_record_batch(&body, batch, schema.clone(), dictionaries, None, &version).map(Some);
+    }
+    if let Some(dictionary) = metadata.header_as_dictionary_batch() {
+        return read_dictionary(&body, dictionary, schema, dictionaries, &version).map(|()| None);
+    }
+    match metadata.header_type() {
+        MessageHeader::NONE => Ok(None),
+        MessageHeader::Schema => Err(ArrowError::IpcError("a second schema".into())),
+        other => Err(ArrowError::IpcError(format!("a message of a kind that holds no rows: {other:?}"))),
     }
 }
 
@@ -200,11 +217,10 @@ impl LiveReader for ArrowReader {
             }
             self.is_over = true; // unless there is a batch
             // Nothing here panics while the lock is held; if it did, there would be no messages any more.
-            let mut state = stream.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(batch) = stream.next_batch(&mut state, limits)? else { return Ok(None) };
+            let mut batches = stream.batches.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(batch) = batches.next(limits)? else { return Ok(None) };
             self.is_over = false;
-            let first = state.rows;
-            state.rows += batch.num_rows() as u64;
+            let first = batches.rows - batch.num_rows() as u64;
             self.current = Some((first, Cuts::new(batch)));
             return Ok(Some(Arrived::WindowStart(rows_so_far(first)?)));
         };

@@ -59,6 +59,9 @@ pub mod token_ranges;
 pub mod token_width;
 pub mod tokens;
 pub mod watch;
+#[cfg(feature = "parquet")]
+#[doc(hidden)]
+pub mod whole_rows;
 #[doc(hidden)]
 pub mod zstd_frames;
 

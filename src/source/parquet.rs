@@ -36,7 +36,7 @@ const FOOTER_BYTES: u64 = 64 << 10;
 /// Ranges this close are fetched as one: a request costs more than these bytes.
 const GAP_BYTES: u64 = 64 << 10;
 /// Requests under way at once for one block or one opening.
-const REQUESTS: usize = 8;
+pub(super) const REQUESTS: usize = 8;
 
 /// Records in Parquet files.
 pub struct ParquetSource {
@@ -280,14 +280,14 @@ impl Iterator for Pieces {
 
 /// Runs the reader on bytes that may be anything. It is written to return errors, but on some damaged pages it panics:
 /// that must not end a run that was told to skip bad data.
-fn guarded<T>(act: impl FnOnce() -> std::result::Result<T, ParquetError>) -> std::result::Result<T, String> {
+pub(super) fn guarded<T>(act: impl FnOnce() -> std::result::Result<T, ParquetError>) -> std::result::Result<T, String> {
     match quietly(act) {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(_) => Err("its pages contradict themselves".into()),
     }
 }
 
-async fn read_footer(shard: &Shard) -> Result<ArrowReaderMetadata> {
+pub(super) async fn read_footer(shard: &Shard) -> Result<ArrowReaderMetadata> {
     let name = shard.name();
     let broken =
         |why: &str| Error::format(format!("{name}: not a whole Parquet file: {why}; was its writer interrupted?"));
@@ -361,7 +361,7 @@ fn viewed(data_type: &DataType) -> DataType {
 }
 
 /// Where a column chunk is, if that is inside the file.
-fn chunk_range(column: &ColumnChunkMetaData, size: u64) -> Option<Range<u64>> {
+pub(super) fn chunk_range(column: &ColumnChunkMetaData, size: u64) -> Option<Range<u64>> {
     let start = u64::try_from(column.dictionary_page_offset().unwrap_or(column.data_page_offset())).ok()?;
     let end = start.checked_add(u64::try_from(column.compressed_size()).ok()?)?;
     (end <= size).then_some(start..end)
@@ -376,7 +376,7 @@ fn memory_bytes(column: &ColumnChunkMetaData, number_bytes: u64) -> u64 {
     stored.max(numbers).max(strings)
 }
 
-fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+pub(super) fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut merged: Vec<Range<u64>> = Vec::new();
     for range in ranges {

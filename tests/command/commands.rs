@@ -502,7 +502,7 @@ fn write_npy(path: &Path, descr: &str, (rows, vars): (usize, usize), bytes: &[u8
 }
 
 /// A Python that has NumPy: the one that `ANEMONE_PYTHON` names, or the one on the path.
-fn python_with_numpy() -> Option<String> {
+pub(super) fn python_with_numpy() -> Option<String> {
     let named = std::env::var("ANEMONE_PYTHON").ok().filter(|name| !name.is_empty());
     let program = named.unwrap_or_else(|| "python3".to_string());
     let mut command = Command::new(&program);

@@ -20,24 +20,24 @@ use tempfile::TempDir;
 
 use crate::common::shards;
 
-fn anemone(dir: &Path, args: &[&str]) -> Output {
+pub(super) fn anemone(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::cargo_bin("anemone").unwrap();
     command.current_dir(dir).args(args).timeout(std::time::Duration::from_secs(120)).output().unwrap()
 }
 
 /// What a command that succeeds writes to standard output and to standard error.
-fn both(dir: &Path, args: &[&str]) -> (String, String) {
+pub(super) fn both(dir: &Path, args: &[&str]) -> (String, String) {
     let output = anemone(dir, args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
 }
 
-fn printed(dir: &Path, args: &[&str]) -> String {
+pub(super) fn printed(dir: &Path, args: &[&str]) -> String {
     both(dir, args).0
 }
 
 /// Every command is refused with its exit code and one line that contains the words.
-fn refused(dir: &Path, cases: &[(&[&str], i32, &str)]) {
+pub(super) fn refused(dir: &Path, cases: &[(&[&str], i32, &str)]) {
     for (args, code, words) in cases {
         let output = anemone(dir, args);
         let error = String::from_utf8(output.stderr).unwrap();
@@ -48,7 +48,7 @@ fn refused(dir: &Path, cases: &[(&[&str], i32, &str)]) {
     }
 }
 
-fn json(text: &str) -> Value {
+pub(super) fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 

@@ -5,13 +5,18 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod answers;
 mod attack;
 mod bench;
 mod cli;
+#[cfg(unix)]
+mod cluster;
 mod commands;
 mod compare;
+mod constrained;
 mod damage;
 mod drawn_rows;
+mod exchange;
 mod first_use;
 mod follow;
 mod kafka;

@@ -21,15 +21,15 @@ const ROLE: &str = "ANEMONE_TEST_ROLE";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An MPI library and the launcher that it came with.
-struct Mpi {
-    name: &'static str,
+pub struct Mpi {
+    pub name: &'static str,
     folder: PathBuf,
     /// Within the folder; what the launcher suggests where it is not said.
     library: Option<&'static str>,
 }
 
 /// Every library that was installed, by its launcher's suggestion and by name.
-fn installed() -> Vec<Mpi> {
+pub fn installed() -> Vec<Mpi> {
     let Some(folder) = std::env::var_os("ANEMONE_MPI").map(PathBuf::from) else {
         println!("skipped: ANEMONE_MPI names no folder with MPICH and Open MPI (.ci/mpi gets them)");
         return Vec::new();
@@ -43,11 +43,17 @@ fn installed() -> Vec<Mpi> {
 }
 
 impl Mpi {
-    fn is_open_mpi(&self) -> bool {
+    pub fn is_open_mpi(&self) -> bool {
         self.name == "openmpi"
     }
 
-    fn job(&self, ranks: usize, role: &str, options: &[&str]) -> Command {
+    /// Returns true if the library is not left to the launcher.
+    pub fn has_named_library(&self) -> bool {
+        self.library.is_some()
+    }
+
+    /// The launcher of so many ranks; what they run comes next.
+    pub fn launcher(&self, ranks: usize, options: &[&str]) -> Command {
         let mut command = Command::new(self.folder.join("bin/mpiexec"));
         command.args(["-n", &ranks.to_string()]).args(options);
         if self.is_open_mpi() {
@@ -57,6 +63,11 @@ impl Mpi {
         if let Some(library) = self.library {
             command.env("ANEMONE_MPI_LIBRARY", self.folder.join(library));
         }
+        command
+    }
+
+    fn job(&self, ranks: usize, role: &str, options: &[&str]) -> Command {
+        let mut command = self.launcher(ranks, options);
         as_rank(command.arg(std::env::current_exe().unwrap()), role);
         command
     }
@@ -65,6 +76,11 @@ impl Mpi {
     fn run(&self, ranks: usize, role: &str, options: &[&str]) -> Ended {
         ended(&mut self.job(ranks, role, options))
     }
+}
+
+/// How many ranks are killed, where nothing is said so many.
+pub fn wanted_kills(usual: usize) -> usize {
+    std::env::var("ANEMONE_MPI_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
 fn as_rank<'a>(command: &'a mut Command, role: &str) -> &'a mut Command {
@@ -163,7 +179,7 @@ fn a_job_that_loses_a_rank_ends() {
 
 #[test]
 fn with_fault_tolerance_those_that_are_left_sum_to_the_same_bits() {
-    let kills = std::env::var("ANEMONE_MPI_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let kills = wanted_kills(2);
     let expected = digest(&summed_here());
     for mpi in installed().into_iter().filter(Mpi::is_open_mpi) {
         for kill in 0..kills {

@@ -3,6 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -21,7 +22,19 @@ fn train(file: &Path, out: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_anemone"));
     command.args(["train", "--quiet", "--threads", "1", "--out"]).args([out, file]);
     command.stdout(Stdio::null()).stderr(Stdio::piped());
+    heeds_hangup(&mut command);
     command
+}
+
+/// Tests that are run under `nohup` hand down that SIGHUP is ignored, which a run respects.
+fn heeds_hangup(command: &mut Command) {
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed, and `signal` is one.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGHUP, libc::SIG_DFL);
+            Ok(())
+        });
+    }
 }
 
 /// Messages of the run to its manager, until one begins with `wanted`.
@@ -89,13 +102,10 @@ fn a_run_ends_with_its_terminal_and_leaves_a_checkpoint() {
         out.display(),
         file.display()
     );
-    let child = Command::new("/usr/bin/script")
-        .args(["-qfec", &command, "/dev/null"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut terminal = Running(Some(child));
+    let mut script = Command::new("/usr/bin/script");
+    script.args(["-qfec", &command, "/dev/null"]).stdin(Stdio::null()).stdout(Stdio::null());
+    heeds_hangup(&mut script);
+    let mut terminal = Running(Some(script.spawn().unwrap()));
     let deadline = Instant::now() + Duration::from_secs(60);
     let out_name = out.display().to_string();
     while !std::fs::read_to_string(out.join("metrics.jsonl")).is_ok_and(|text| text.lines().count() > 1) {

@@ -117,13 +117,20 @@ fn constrained_samples_meet_the_constraint_with_the_right_frequencies() {
         assert_eq!(drawn.len(), DRAWN);
         let met = |w: &[u32]| w[0] == 1 && dfa.accepts(w);
         let total = mass(&worlds, &p, met);
+        let mut chi_square = 0.0;
         for (world, p) in worlds.iter().zip(&p) {
             let found = drawn.iter().filter(|row| *row == world).count() as f64 / DRAWN as f64;
             let wanted = if met(world) { p / total } else { 0.0 };
             // Five standard deviations.
             let off = (found - wanted).abs();
             assert!(off <= 5.0 * (wanted / DRAWN as f64).sqrt(), "{world:?}: {found}, not {wanted}");
+            if wanted > 0.0 {
+                chi_square += (found - wanted).powi(2) / wanted * DRAWN as f64;
+            }
         }
+        // All of them together: the mean of the statistic is its degrees of freedom, the variance twice that.
+        let freedom = worlds.iter().filter(|world| met(world)).count() as f64 - 1.0;
+        assert!(freedom > 5.0 && (chi_square - freedom).abs() < 4.0 * (2.0 * freedom).sqrt(), "{chi_square} {freedom}");
     }
 }
 
@@ -222,4 +229,127 @@ fn what_is_no_chain_or_cannot_be_is_one_error() {
     let unmet = Constrained::new(Chain::of(chain.circuit(), chain.params()).unwrap(), word, 3).unwrap();
     assert_eq!(unmet.log_probability(&[]).unwrap(), f64::NEG_INFINITY);
     assert!(unmet.sample(&[], 1, 1).is_err() && unmet.next(&[]).is_err());
+}
+
+#[test]
+fn the_grouped_way_is_the_dense_way() {
+    const MANY: usize = 300;
+    const HIDDEN: usize = 6;
+    const STATES: usize = 50;
+    let mut rng = Rng::new(8);
+    let next: Vec<usize> = (0..STATES * MANY).map(|_| rng.below(STATES)).collect();
+    let accepting: Vec<bool> = (0..STATES).map(|_| rng.below(4) == 0).collect();
+    let to = |state: usize, symbol: usize| next[state * MANY + symbol];
+    let dfa = Dfa::from_fn(MANY, STATES, 0, |s, v| to(s, v as usize), |s| accepting[s]).unwrap();
+    let table = Categorical::new(MANY as u32).unwrap();
+    let view = view(hmm_with(LENGTH, HIDDEN, table, Tying::Homogeneous).unwrap(), 3);
+    let chain = view.chain().unwrap();
+    let emitted = |z: usize, v: usize| f64::from(chain.emissions(0)[v * HIDDEN + z]);
+    let transitions: Vec<Vec<f64>> = (0..HIDDEN).map(|z| chain.transition_row(0, z)).collect();
+    // Every state of the automaton with every symbol: N(s, z) at a position, from the last to the first.
+    let mut after: Vec<Vec<f64>> = accepting.iter().map(|&yes| vec![f64::from(u8::from(yes)); HIDDEN]).collect();
+    let mut dense = vec![after.clone()];
+    for _ in 0..LENGTH {
+        let here = |s: usize, z: usize| (0..MANY).map(|v| emitted(z, v) * after[to(s, v)][z]).sum::<f64>();
+        let here: Vec<Vec<f64>> = (0..STATES).map(|s| (0..HIDDEN).map(|z| here(s, z)).collect()).collect();
+        let pulled = |w: &[f64]| (0..HIDDEN).map(|z| (0..HIDDEN).map(|y| transitions[z][y] * w[y]).sum()).collect();
+        dense.push(here.clone());
+        after = here.iter().map(|w| pulled(w)).collect();
+        dense.push(after.clone());
+    }
+    let constrained = view.constrained(dfa, LENGTH).unwrap();
+    let total: f64 = chain.initial().iter().zip(&dense[2 * LENGTH - 1][0]).map(|(p, w)| p * w).sum();
+    assert!((constrained.log_probability(&[]).unwrap() - total.ln()).abs() < 1e-9);
+    // After the first position: N of the second.
+    let after = &dense[2 * LENGTH - 2];
+    let joint: Vec<f64> =
+        (0..MANY).map(|v| (0..HIDDEN).map(|z| chain.initial()[z] * emitted(z, v) * after[to(0, v)][z]).sum()).collect();
+    let (found, chances) = (constrained.next(&[]).unwrap(), constrained.log_chances(&[]).unwrap());
+    assert_eq!((found.len(), chances.len()), (MANY, MANY));
+    for v in 0..MANY {
+        assert!((found[v] - joint[v] / total).abs() < 1e-5 * found[v], "{v}: {} {}", found[v], joint[v] / total);
+        let alone: f64 = (0..HIDDEN).map(|z| chain.initial()[z] * emitted(z, v)).sum();
+        assert!((chances[v] - (joint[v] / alone).ln()).abs() < 1e-5, "{v}");
+    }
+}
+
+/// A hidden Markov model of two states over three symbols.
+fn two_states(emissions: [[f32; 3]; 2], transitions: [[f32; 2]; 2], initial: [f32; 2]) -> View {
+    let circuit = hmm_with(30, 2, Categorical::new(3).unwrap(), Tying::Homogeneous).unwrap();
+    let params = Params::from_rows(&circuit, |param, unit| match param.index() {
+        0 => emissions[unit].to_vec(),
+        1 => transitions[unit].to_vec(),
+        _ => initial.to_vec(),
+    });
+    View::of(Arc::new(circuit), params.unwrap()).unwrap()
+}
+
+#[test]
+fn no_constraint_is_too_improbable() {
+    let ln = |p: f32| f64::from(p).ln();
+    let near = |found: f64, wanted: f64| (found - wanted).abs() < 1e-6 * wanted.abs();
+    // Thirty symbols of 1e-30 each.
+    let rare = two_states([[0.5, 0.5, 1e-30], [0.25, 0.75, 1e-30]], [[0.5, 0.5], [0.25, 0.75]], [0.5, 0.5]);
+    let all = rare.constrained(matches_tokens("2{30}", 3).unwrap(), 30).unwrap();
+    assert!(near(all.log_probability(&[]).unwrap(), 30.0 * ln(1e-30)));
+    assert_eq!(all.sample(&[], 2, 1).unwrap(), vec![vec![2; 30]; 2]);
+    assert_eq!(all.next(&[2, 2]).unwrap(), [0.0, 0.0, 1.0]);
+    assert_eq!(all.chances(&[]).unwrap(), [0.0; 3]);
+    let logs = all.log_chances(&[]).unwrap();
+    assert!(logs[0] == f64::NEG_INFINITY && near(logs[2], 29.0 * ln(1e-30)), "{logs:?}");
+
+    // Each state for itself. The constraint is easy from the second, where the chain is not.
+    let apart = [[1.0, 0.0], [0.0, 1.0]];
+    let start = two_states([[1.0, 1e-20, 0.0], [0.0, 1.0, 0.0]], apart, [1.0, 0.0]);
+    let ones = start.constrained(matches_tokens("1{30}", 3).unwrap(), 30).unwrap();
+    assert!(near(ones.log_probability(&[]).unwrap(), 30.0 * ln(1e-20)));
+    assert_eq!(ones.sample(&[], 1, 1).unwrap(), [vec![1; 30]]);
+
+    // A prefix after which the state that the constraint needs is less likely than f64 can tell.
+    let prefix = two_states([[1.0, 0.0, 0.0], [1e-20, 1.0, 0.0]], apart, [0.5, 0.5]);
+    let zeros = [0; 25];
+    let then = prefix.constrained(matches_tokens(".* 1", 3).unwrap(), 30).unwrap();
+    assert!(near(then.log_probability(&zeros).unwrap(), 25.0 * ln(1e-20)), "{:?}", then.log_probability(&zeros));
+    assert_eq!(then.sample(&zeros, 1, 1).unwrap()[0][29], 1);
+    let chain = prefix.chain().unwrap();
+    let both = [&zeros[..], &[1]].concat();
+    assert!(near(chain.log_likelihood(&both).unwrap(), 25.0 * ln(1e-20) + 0.5f64.ln()));
+    // What is impossible stays so.
+    assert_eq!(then.log_probability(&[1; 3]).unwrap(), 0.0);
+    let never = prefix.constrained(matches_tokens(".* 2", 3).unwrap(), 30).unwrap();
+    assert_eq!(never.log_probability(&[]).unwrap(), f64::NEG_INFINITY);
+    assert!(never.sample(&[], 1, 1).is_err() && never.next(&[]).is_err());
+    assert!(prefix.next_symbol(&[2]).unwrap_err().to_string().contains("probability zero"));
+}
+
+/// Regular expressions, of what ours have in common with those of the crate `regex`.
+fn expressions() -> impl Strategy<Value = String> {
+    let leaf =
+        prop::sample::select(vec!["a", "b", "é", ".", "[ab]", "[^a]", "[a-é]", r"\x61", r"\n", r"\u{e9}", "[^é\\n]"]);
+    leaf.prop_map(str::to_string).prop_recursive(4, 16, 3, |inner| {
+        let repeats = prop::sample::select(vec!["*", "+", "?", "{2}", "{1,}", "{0,2}", "{1,3}"]);
+        prop_oneof![
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| a + &b),
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a}|{b})")),
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("{a}|{b}")),
+            (inner, repeats).prop_map(|(a, times)| format!("({a}){times}")),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn expressions_match_what_they_match_elsewhere(expression in expressions()) {
+        let ours = matches_text(&expression).unwrap();
+        let theirs = regex::Regex::new(&format!("^(?:{expression})$")).unwrap();
+        for length in 0..=4 {
+            for world in worlds(length, 4) {
+                let text: String = world.iter().map(|&at| ['a', 'b', 'é', '\n'][at as usize]).collect();
+                let bytes: Vec<u32> = text.bytes().map(u32::from).collect();
+                prop_assert_eq!(ours.accepts(&bytes), theirs.is_match(&text), "{:?} of {:?}", text, expression);
+            }
+        }
+    }
 }

@@ -112,6 +112,8 @@ pub enum Kind {
     Bytes(usize),
     /// Lists of two as they are, without every fifth.
     Pairs,
+    /// Lists of two as they are, all of them.
+    AllPairs,
 }
 
 /// Decodes made records, late and out of order if asked; refuses records that end with 255.
@@ -126,7 +128,7 @@ impl MadeDecoder {
         let num_vars = match kind {
             Kind::Number => 1,
             Kind::Bytes(window) => window,
-            Kind::Pairs => 2,
+            Kind::Pairs | Kind::AllPairs => 2,
         };
         let values = ValueKind::Categories(if matches!(kind, Kind::Bytes(_)) { 256 } else { u32::MAX });
         Arc::new(Self { kind, shape: RowShape { num_vars, values, grid: None }, jitter })
@@ -147,7 +149,8 @@ impl Decoder for MadeDecoder {
             Records::Lists(lists) => {
                 let Values::U32(values) = &lists.values else { panic!("made rows are u32") };
                 // Row 3 of every five is bad.
-                let (bad, good): (Vec<_>, Vec<_>) = values.chunks(2).enumerate().partition(|(_, row)| row[0] % 5 == 3);
+                let is_bad = |row: &[u32]| row[0] % 5 == 3 && !matches!(self.kind, Kind::AllPairs);
+                let (bad, good): (Vec<_>, Vec<_>) = values.chunks(2).enumerate().partition(|(_, row)| is_bad(row));
                 let good = good.into_iter().flat_map(|(_, row)| row.to_vec()).collect();
                 let bad = bad.into_iter().map(|(record, _)| BadRecord::new(piece, record, "a bad row")).collect();
                 let output = Output::Rows(Table::new(2, Values::U32(good))?);

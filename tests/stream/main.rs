@@ -16,4 +16,5 @@ mod laws;
 mod live;
 mod made;
 mod memory;
+mod shards;
 mod train;

@@ -169,14 +169,13 @@ impl<'a> Engine<'a> {
     }
 
     /// Flows of a large table, when it is not updated at once.
-    pub fn large_table(&self, gather: Gather<'_>, param: ParamId) {
-        let sorted = tables::SortedRows::of_table(self.pass, gather.tiles, param);
+    pub fn large_table(&self, gather: Gather<'_>, param: ParamId, sorted: &tables::SortedRows) {
         let missing =
-            self.workers.with_scratch(0, |scratch| tables::missing_flow(gather, param, &sorted, &mut scratch.columns));
+            self.workers.with_scratch(0, |scratch| tables::missing_flow(gather, param, sorted, &mut scratch.columns));
         // Where every row decays, few occurrences are work enough for a task.
         let occurrences = if gather.keep == 1.0 { OCCURRENCES } else { OCCURRENCES / 8 };
         self.workers.for_each(sorted.ranges(occurrences), |cats, scratch| {
-            tables::add_range(gather, param, &sorted, cats, &missing, scratch);
+            tables::add_range(gather, param, sorted, cats, &missing, scratch);
             scratch.clock.lap(Phase::Flows);
         });
     }

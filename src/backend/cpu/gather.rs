@@ -8,7 +8,7 @@ use super::forward::Pass;
 use super::shared::SharedSlice;
 use super::tile::Tile;
 use super::update::Coefficients;
-use crate::backend::{RetainSource, RetainSources};
+use crate::backend::{EmStep, RetainSource, RetainSources};
 use crate::circuit::{ParamId, Smoothing};
 use crate::plan::{Buffer, Use};
 
@@ -41,14 +41,25 @@ pub(super) struct Gather<'a> {
 pub(super) struct Fused<'a> {
     /// Row masses of the flows, kept up with them.
     pub masses: SharedSlice<'a, f64>,
-    pub sources: RetainSources,
+    pub rule: MoveRule,
+}
+
+/// How the rows of an update move: what an [`EmStep`] says of it.
+#[derive(Clone, Copy)]
+pub(super) struct MoveRule {
+    sources: RetainSources,
     pub scale: f64,
-    pub offset: f64,
+    offset: f64,
     pub gain: f64,
     pub smoothing: Smoothing,
 }
 
-impl Fused<'_> {
+impl MoveRule {
+    pub fn of(step: &EmStep) -> Self {
+        let EmStep { sources, scale, offset, correction: gain, smoothing, .. } = *step;
+        Self { sources, scale, offset, gain, smoothing }
+    }
+
     /// How a row of weights moves whose parameters sum to `theta` and whose flows to `flows`.
     pub fn of_weights(&self, theta: f64, flows: f64, top_down: f64, len: usize) -> Option<Coefficients> {
         self.coefficients(self.retained(self.sources.sums, flows, top_down), theta, flows, len)

@@ -26,7 +26,7 @@ pub(super) struct Lagging<'a> {
     pub average: Option<SharedSlice<'a, f32>>,
 }
 
-fn cells<'a>(circuit: &Circuit, lagging: Lagging<'a>, table: &LazyTable) -> Cells<'a> {
+pub(super) fn cells<'a>(circuit: &Circuit, lagging: Lagging<'a>, table: &LazyTable) -> Cells<'a> {
     let layout = circuit.layout().block(table.param);
     Cells {
         theta: lagging.theta.part(layout.values.clone()),
@@ -42,13 +42,13 @@ pub(super) fn catch_up(
     workers: &Workers,
     lagging: Lagging<'_>,
     table: &mut LazyTable,
-    touched: &SortedRows,
+    is_touched: impl Fn(usize) -> bool,
 ) {
     if !table.is_behind() {
         return;
     }
     let sweep = table.next_sweep();
-    let is_wanted = |category: &usize| !touched.of(*category).is_empty() || sweep.contains(category);
+    let is_wanted = |category: &usize| is_touched(*category) || sweep.contains(category);
     let wanted: Vec<usize> = (0..table.num_cats()).filter(is_wanted).collect();
     replay(fixed, workers, lagging, table, &wanted);
     table.caught_up(&wanted);
@@ -71,6 +71,18 @@ fn replay(fixed: &Fixed, workers: &Workers, lagging: Lagging<'_>, table: &LazyTa
     });
 }
 
+/// What momentum keeps of the masses of a table's flows.
+pub(super) fn decay(masses: &mut [f64], keep: f64) {
+    masses.iter_mut().for_each(|mass| *mass = if keep == 0.0 { 0.0 } else { keep * *mass });
+}
+
+/// What is dropped of the flows as it decays is dropped of their mass: else a unit that has none left would be updated
+/// with nothing.
+pub(super) fn drop_negligible(masses: &mut [f64], cats: usize) {
+    let dropped = cats as f64 * f64::from(LEAST_MOMENTUM);
+    masses.iter_mut().filter(|mass| **mass < dropped).for_each(|mass| *mass = 0.0);
+}
+
 /// Updates the rows that a batch has touched, and notes the update for all others.
 ///
 /// The mass of a unit's flows is not added up over the vocabulary: what a batch adds to it is the unit's own flow.
@@ -90,21 +102,18 @@ pub(super) fn update_large_table<'a>(
     // SAFETY: the masses of this table's rows belong to whoever updates it, and that is here.
     let masses = unsafe { fused.masses.get_mut(layout.rows.clone()) };
     let keep = f64::from(gather.keep);
-    masses.iter_mut().for_each(|mass| *mass = if keep == 0.0 { 0.0 } else { keep * *mass });
+    decay(masses, keep);
     for tile in gather.tiles {
         // Only the last tile of a lane has the lane's sums.
         let state = lock(tile);
         masses.iter_mut().zip(state.occupancy.get(index).into_iter().flatten()).for_each(|(mass, flow)| *mass += flow);
     }
-    // What is dropped of the flows as it decays is dropped of their mass: else a unit that has none left would be
-    // updated with nothing.
-    let dropped = cats as f64 * f64::from(LEAST_MOMENTUM);
-    masses.iter_mut().filter(|mass| **mass < dropped).for_each(|mass| *mass = 0.0);
+    drop_negligible(masses, cats);
     let mut top_down = Vec::new();
     gather.top_down(table.param, &mut top_down);
     let mut moves = Moves::default();
     // Rows of θ sum to one; what rounding adds to that does not grow, because every update retains less than all of it.
-    moves.set(units, |unit| fused.of_table(1.0, masses[unit], top_down[unit], cats));
+    moves.set(units, |unit| fused.rule.of_table(1.0, masses[unit], top_down[unit], cats));
 
     let cells = cells(engine.pass.circuit, lagging, table);
     engine.workers.for_each(touched.ranges(OCCURRENCES), |range, scratch| {

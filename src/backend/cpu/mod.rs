@@ -14,6 +14,7 @@ mod fixed;
 mod flow_memory;
 mod forward;
 mod gather;
+mod given_flows;
 mod kernel_cases;
 mod kernels;
 mod large_pages;
@@ -58,6 +59,7 @@ pub use self::reference::reference_gemm;
 pub(crate) use self::top_down::top_down_of;
 
 use self::buffers::{FlowBuffer, with_flows};
+use self::given_flows::GivenFlows;
 use self::lazy::LazyTable;
 use self::packed::PackedBlocks;
 use self::step::Which;
@@ -83,6 +85,13 @@ pub struct CpuOptions {
     pub isa: IsaCap,
     /// How precisely training passes multiply matrices. The bits depend on it, those of `log_likelihoods` do not.
     pub precision: Precision,
+}
+
+impl CpuOptions {
+    /// What of the processor is used on this machine.
+    pub fn used_isa(&self) -> &'static str {
+        Isa::detect(self.isa).name()
+    }
 }
 
 impl Default for CpuOptions {
@@ -289,10 +298,33 @@ impl Backend for CpuBackend {
         }
     }
 
+    fn em_step_with(&mut self, step: &EmStep, spans: &[Range<usize>], numbers: &Tensor) -> Result<()> {
+        let begun = Instant::now();
+        let flows = self.flows_at(step.flows)?;
+        let masses = self.rows_at(step.masses)?;
+        let spare = self.rows_at(step.spare)?;
+        if masses == spare {
+            return Err(Error::state("an EM step needs a spare row buffer besides the masses"));
+        }
+        match (&self.flows[flows], numbers) {
+            (FlowBuffer::Single(_), Tensor::F32(numbers)) => {
+                let given = GivenFlows::new(self.fixed.circuit.layout(), spans, numbers)?;
+                if step.sources.needs_top_down() {
+                    top_down::top_down(&self.fixed.circuit, &self.theta, &mut self.rows[spare]);
+                } else {
+                    self.rows[spare].fill(0.0);
+                }
+                self.on_a_worker(|backend| backend.step_with(step, flows, [masses, spare], &given))?;
+                self.note_update(begun);
+                Ok(())
+            }
+            _ => step.with_by_verbs(self, spans, numbers),
+        }
+    }
+
     fn top_down(&mut self, into: ParamRowsId) -> Result<()> {
         let begun = Instant::now();
-        let into = self.rows_at(into)?;
-        self.settle();
+        let into = self.rows_at(into)?; // rows of large tables may lag: tables are not read
         top_down::top_down(&self.fixed.circuit, &self.theta, &mut self.rows[into]);
         self.note_update(begun);
         Ok(())
@@ -460,7 +492,9 @@ impl Backend for CpuBackend {
 
     fn take_flows(&mut self, flows: FlowsId, spans: &[Range<usize>]) -> Result<Tensor> {
         let flows = self.flows_at(flows)?;
-        self.settle();
+        if self.lazy_flows == Some(flows) {
+            self.settle();
+        }
         Ok(match &mut self.flows[flows] {
             FlowBuffer::Single(all) => Tensor::F32(taken(all, spans)),
             FlowBuffer::Double(all) => Tensor::F64(taken(all, spans)),
@@ -469,7 +503,9 @@ impl Backend for CpuBackend {
 
     fn put_flows(&mut self, flows: FlowsId, spans: &[Range<usize>], numbers: &Tensor) -> Result<()> {
         let flows = self.flows_at(flows)?;
-        self.settle();
+        if self.lazy_flows == Some(flows) {
+            self.settle();
+        }
         match (&mut self.flows[flows], numbers) {
             (FlowBuffer::Single(all), Tensor::F32(numbers)) => add_to_spans(all, spans, numbers),
             (FlowBuffer::Double(all), Tensor::F64(numbers)) => add_to_spans(all, spans, numbers),

@@ -1,9 +1,9 @@
 //! Flows and update of inputs that are not tables: sufficient statistics, in double precision until all rows are in.
 
-use super::gather::{Gather, Target, flow_row};
+use super::gather::{Gather, MoveRule, Target, flow_row};
 use super::scratch::{Phase, Scratch};
 use super::update::update_density;
-use crate::circuit::ParamId;
+use crate::circuit::{BlockLayout, Distribution, ParamId};
 use crate::plan::Use;
 
 /// A whole block.
@@ -47,25 +47,40 @@ pub(super) fn run(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
         Target::Single(target) => {
             // SAFETY: the block's flows belong to this task: a shared block has one (`Engine::shared_blocks`).
             let flows = unsafe { target.get_mut(layout.stats.clone()) };
-            let keep = gather.keep;
-            // Statistics may be negative: nothing is dropped, but a keep of 0 clears.
-            let kept = |flow: f32| if keep == 0.0 { 0.0 } else { f64::from(keep * flow) };
-            cells.for_each(|(at, stat)| flows[at] = (kept(flows[at]) + stat) as f32);
+            add(flows, gather.keep, cells);
             scratch.clock.lap(Phase::Flows);
             let Some(fused) = gather.fused else { return };
             gather.top_down(param, &mut scratch.top_down);
             // SAFETY: the masses of the block's rows belong to this task.
             let masses = unsafe { fused.masses.get_mut(layout.rows.clone()) };
-            for (unit, mass) in masses.iter_mut().enumerate() {
-                let stats: Vec<f64> = flows.iter().skip(unit).step_by(units).map(|&f| f64::from(f)).collect();
-                *mass = distribution.mass(&stats);
-            }
-            let retain = |unit: usize| {
-                // No offset: densities are not smoothed.
-                fused.scale * fused.retained_of_input(masses[unit], scratch.top_down[unit])
-            };
-            update_density(theta, flows, &retain, layout, distribution, fused.gain, fused.smoothing);
+            update(fused.rule, layout, distribution, theta, flows, masses, &scratch.top_down);
             scratch.clock.lap(Phase::Update);
         }
     }
+}
+
+/// flows = keep·flows + some statistics.
+pub(super) fn add(flows: &mut [f32], keep: f32, cells: impl Iterator<Item = (usize, f64)>) {
+    // Statistics may be negative: nothing is dropped, but a keep of 0 clears.
+    let kept = |flow: f32| if keep == 0.0 { 0.0 } else { f64::from(keep * flow) };
+    cells.for_each(|(at, stat)| flows[at] = (kept(flows[at]) + stat) as f32);
+}
+
+/// Masses and update of a block whose flows are in.
+pub(super) fn update(
+    rule: MoveRule,
+    layout: &BlockLayout,
+    distribution: &dyn Distribution,
+    theta: &mut [f32],
+    flows: &[f32],
+    masses: &mut [f64],
+    top_down: &[f64],
+) {
+    for (unit, mass) in masses.iter_mut().enumerate() {
+        let stats: Vec<f64> = flows.iter().skip(unit).step_by(layout.units()).map(|&f| f64::from(f)).collect();
+        *mass = distribution.mass(&stats);
+    }
+    // No offset: densities are not smoothed.
+    let retain = |unit: usize| rule.scale * rule.retained_of_input(masses[unit], top_down[unit]);
+    update_density(theta, flows, &retain, layout, distribution, rule.gain, rule.smoothing);
 }

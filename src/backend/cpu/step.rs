@@ -9,7 +9,7 @@ use super::CpuBackend;
 use super::buffers::FlowBuffer;
 use super::engine::{Engine, lock};
 use super::fixed::Fixed;
-use super::gather::{Fused, Gather, Target};
+use super::gather::{Fused, Gather, MoveRule, Target};
 use super::large_tables::{Lagging, catch_up, settle, update_large_table};
 use super::log_space::RowFlows;
 use super::shared::{ReadOnly, SharedSlice};
@@ -73,7 +73,9 @@ impl CpuBackend {
 
     /// target += gain · flows of a batch.
     pub(super) fn add_batch_flows(&mut self, batch: &Batch, gain: f64, target: usize) -> Result<BatchReport> {
-        self.settle();
+        if self.lazy_flows == Some(target) {
+            self.settle(); // of other buffers no row lags, and of θ those are brought up to date that the batch touches
+        }
         self.add_flows_of(batch, self.fixed.micro_batch, gain, FlowTarget { flows: target, masses: None })
     }
 
@@ -154,11 +156,13 @@ impl MicroBatches for CpuBackend {
         let marginal = micro.needs_top_down();
         let update = micro.step.zip(micro.target.masses);
         let begun = Instant::now();
-        let Self { fixed, workers, theta, average, packed, flows, rows: masses, lazy, tiles, phases, .. } = self;
+        let Self {
+            fixed, workers, theta, average, packed, flows, rows: masses, lazy, lazy_flows, tiles, phases, ..
+        } = self;
         let (fixed, workers) = (&**fixed, &**workers);
         packed.pack(fixed, workers, fixed.training, theta);
         let lanes = prepare_tiles(fixed, workers, tiles, batch, micro.rows.clone(), Some(WithFlows { marginal }));
-        let target = &mut flows[micro.target.flows];
+        let (target, momentum) = with_momentum(flows, micro.target.flows, *lazy_flows);
 
         let shared_theta = SharedSlice::new(theta);
         let flow_bits = micro.flow_bits(batch);
@@ -168,21 +172,23 @@ impl MicroBatches for CpuBackend {
             FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
             FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
         };
+        let average = average.as_deref_mut().map(SharedSlice::new);
         let lagging = match shared_target {
-            Target::Single(flows) => {
-                let average = average.as_deref_mut().map(SharedSlice::new);
-                Some(Lagging { theta: shared_theta, flows, average })
-            }
+            Target::Single(flows) => Some(Lagging { theta: shared_theta, flows, average }),
             Target::Double(_) => None,
         };
         // Rows of large tables that this batch touches must be up to date before they are read.
-        let mut touched = Vec::new();
-        let mut prepared = begun.elapsed();
+        let touched: Vec<_> = lazy.iter().map(|table| SortedRows::of_table(pass, tiles, table.param)).collect();
+        let prepared = begun.elapsed();
         if let (Some(_), Some(lagging)) = (update, lagging) {
-            touched.extend(lazy.iter().map(|table| SortedRows::of_table(pass, tiles, table.param)));
-            prepared = begun.elapsed();
             for (table, touched) in lazy.iter_mut().zip(&touched) {
-                catch_up(fixed, workers, lagging, table, touched);
+                catch_up(fixed, workers, lagging, table, |category| touched.has(category));
+            }
+        } else if let Some(FlowBuffer::Single(momentum)) = momentum {
+            let lagging = Lagging { theta: shared_theta, flows: SharedSlice::new(momentum), average };
+            for (table, touched) in lazy.iter_mut().zip(&touched) {
+                let is_touched = |category| touched.has_missing() || touched.has(category);
+                catch_up(fixed, workers, lagging, table, is_touched);
             }
         }
 
@@ -200,9 +206,7 @@ impl MicroBatches for CpuBackend {
             && !tiles.iter().any(|tile| lock(tile).degenerate.contains(&true));
         let fused = match (update, lagging) {
             (Some((step, at)), _) if is_fused => {
-                let EmStep { sources, scale, offset, correction: gain, smoothing, .. } = *step;
-                let masses = SharedSlice::new(&mut masses[at]);
-                Some(Fused { masses, sources, scale, offset, gain, smoothing })
+                Some(Fused { masses: SharedSlice::new(&mut masses[at]), rule: MoveRule::of(step) })
             }
             (Some(_), Some(lagging)) => {
                 settle(fixed, workers, lagging, lazy);
@@ -229,7 +233,7 @@ impl MicroBatches for CpuBackend {
                     update_large_table(engine, gather, fused, lagging, table, touched);
                 }
             }
-            _ => fixed.stages.large_tables.iter().for_each(|&param| engine.large_table(gather, param)),
+            _ => lazy.iter().zip(&touched).for_each(|(table, sorted)| engine.large_table(gather, table.param, sorted)),
         }
 
         let mut rows = FinishedRows { circuit: &fixed.circuit, theta, batch, gain: micro.gain, into: target, report };
@@ -240,6 +244,21 @@ impl MicroBatches for CpuBackend {
         phases.prepare += prepared.as_secs_f64();
         phases.add(&workers.take_time());
         Ok(is_fused)
+    }
+}
+
+/// The buffer that flows go to, and the one whose momentum rows of large tables lag in, if that is another.
+fn with_momentum(
+    flows: &mut [FlowBuffer],
+    target: usize,
+    lazy: Option<usize>,
+) -> (&mut FlowBuffer, Option<&mut FlowBuffer>) {
+    match lazy.filter(|&lazy| lazy != target) {
+        Some(lazy) => {
+            let [target, momentum] = flows.get_disjoint_mut([target, lazy]).expect("two buffers of this backend");
+            (target, Some(momentum))
+        }
+        None => (&mut flows[target], None),
     }
 }
 

@@ -6,11 +6,11 @@
 use std::ops::Range;
 
 use super::forward::Pass;
-use super::gather::{Gather, Target, flow_row, kept};
-use super::kernels::{multiversion, prefetch, rows_ahead};
+use super::gather::{Gather, MoveRule, Target, flow_row, kept};
+use super::kernels::{Isa, multiversion, prefetch, rows_ahead};
 use super::scratch::{Phase, Scratch};
 use super::tile::{MISSING, Tile};
-use crate::circuit::ParamId;
+use crate::circuit::{BlockLayout, ParamId};
 use crate::plan::Use;
 
 /// Names a row of a flow buffer.
@@ -106,6 +106,11 @@ impl SortedRows {
     pub fn of(&self, category: usize) -> Occurrences<'_> {
         let (start, end) = (self.starts[category] as usize, self.starts[category + 1] as usize);
         Occurrences { rows: &self.rows[start..], count: end - start }
+    }
+
+    /// Returns true if a category occurs.
+    pub fn has(&self, category: usize) -> bool {
+        self.starts[category] < self.starts[category + 1]
     }
 
     /// The occurrences of missing values.
@@ -364,7 +369,7 @@ fn update(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
     masses.copy_from_slice(flow_sums);
     let moves = &mut scratch.columns.moves;
     moves.set(units, |unit| {
-        fused.of_table(theta_sums[unit], flow_sums[unit], scratch.top_down[unit], layout.values_per_row)
+        fused.rule.of_table(theta_sums[unit], flow_sums[unit], scratch.top_down[unit], layout.values_per_row)
     });
     for cat in 0..layout.values_per_row {
         let cells = |start: usize| start + cat * units..start + (cat + 1) * units;
@@ -372,6 +377,39 @@ fn update(gather: Gather<'_>, param: ParamId, scratch: &mut Scratch) {
         let (theta, flows) =
             unsafe { (gather.theta.get_mut(cells(layout.values.start)), target.get(cells(layout.stats.start))) };
         move_category(gather.pass.isa, theta, flows, moves);
+    }
+}
+
+/// flows = keep·flows + given of a whole table, its masses and its update.
+#[allow(clippy::too_many_arguments)] // the parts of one block, and how it moves
+pub(super) fn update_given(
+    isa: Isa,
+    rule: MoveRule,
+    layout: &BlockLayout,
+    theta: &mut [f32],
+    flows: &mut [f32],
+    given: &[f32],
+    keep: f32,
+    masses: &mut [f64],
+    top_down: &[f64],
+) {
+    let (units, cats) = (layout.units(), layout.values_per_row);
+    let mut columns = Columns::default();
+    columns.prepare(units);
+    let rows = theta.chunks_exact(units).zip(flows.chunks_exact_mut(units)).zip(given.chunks_exact(units));
+    for (cat, ((theta, flows), given)) in rows.enumerate() {
+        add_category(isa, theta, flows, given, &[], keep);
+        add_columns(isa, &mut columns.single, theta, flows);
+        if cat % SINGLE_CATS == SINGLE_CATS - 1 {
+            columns.flush();
+        }
+    }
+    columns.flush();
+    let [theta_sums, flow_sums] = &columns.double;
+    masses.copy_from_slice(flow_sums);
+    columns.moves.set(units, |unit| rule.of_table(theta_sums[unit], flow_sums[unit], top_down[unit], cats));
+    for (theta, flows) in theta.chunks_exact_mut(units).zip(flows.chunks_exact(units)) {
+        move_category(isa, theta, flows, &columns.moves);
     }
 }
 

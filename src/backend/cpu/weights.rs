@@ -62,7 +62,7 @@ pub(super) fn apply(gather: Gather<'_>, task: &ParamTask, sums: &[f32], top_down
                 unsafe { fused.masses.get_mut(layout.rows.start + task.rows.start..layout.rows.start + task.rows.end) };
             let mut move_row = |row: usize, theta: f64, flows: f64| {
                 masses[row] = flows;
-                fused.of_weights(theta, flows, top_down[task.rows.start + row], cols)
+                fused.rule.of_weights(theta, flows, top_down[task.rows.start + row], cols)
             };
             add_and_move(gather.pass.isa, theta, flows, sums, gather.keep, cols, &mut move_row);
         }
@@ -80,7 +80,11 @@ multiversion! {
     /// The same, row by row, and the update of each row while it is in the first cache.
     fn add_and_move(
         theta: &mut [f32], flows: &mut [f32], sums: &[f32], keep: f32, cols: usize, move_row: &mut MoveRow<'_>,
-    ) = add_and_move_body;
+    ) = add_and_move_body::<true>;
+    /// The same with flows = keep·flows + given.
+    pub(super) fn add_given_and_move(
+        theta: &mut [f32], flows: &mut [f32], given: &[f32], keep: f32, cols: usize, move_row: &mut MoveRow<'_>,
+    ) = add_and_move_body::<false>;
 }
 
 #[inline(always)]
@@ -100,8 +104,9 @@ fn add_single_body(theta: &[f32], flows: &mut [f32], sums: &[f32], keep: f32) {
 /// Partial sums that run side by side: fast, accurate, and always in the same order.
 const PARTIALS: usize = 32;
 
+/// What is added to a flow is θ·sums if `WEIGHTED`, and sums as they are if not.
 #[inline(always)]
-fn add_and_move_body(
+fn add_and_move_body<const WEIGHTED: bool>(
     theta: &mut [f32],
     flows: &mut [f32],
     sums: &[f32],
@@ -115,7 +120,7 @@ fn add_and_move_body(
         let mut add = |theta: &[f32], flows: &mut [f32], sums: &[f32]| {
             let partials = theta_partials.iter_mut().zip(&mut flow_partials);
             for (((f, &p), &s), (theta_partial, flow_partial)) in flows.iter_mut().zip(theta).zip(sums).zip(partials) {
-                *f = kept(keep, *f) + p * s;
+                *f = kept(keep, *f) + if WEIGHTED { p * s } else { s };
                 *theta_partial += p;
                 *flow_partial += *f;
             }

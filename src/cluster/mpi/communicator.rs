@@ -7,8 +7,10 @@
 //! MPI counts in `int`: messages are cut below 2³¹ bytes, and the cuts follow from lengths that both ends know.
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use super::abi::Handle;
 use super::library::{Library, failed};
@@ -17,6 +19,8 @@ use crate::error::{ErrorKind, Result};
 /// The most bytes of one call of MPI, over all ranks: below 2³¹, with room for places.
 const CUT: usize = 1 << 30;
 const TAG: c_int = 22;
+/// How long the end of MPI may take where a rank was lost before.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// MPI, initialised once for the process. Finalised when the last communicator is gone.
 pub(super) struct Session {
@@ -24,7 +28,9 @@ pub(super) struct Session {
     /// Held during every call where the library serves one thread at a time.
     one_thread: Option<Mutex<()>>,
     /// A rank is gone and nobody shrank: `MPI_Finalize` would wait for it.
-    is_broken: std::sync::atomic::AtomicBool,
+    is_broken: AtomicBool,
+    /// A rank was lost at some time, whether or not the others went on.
+    has_lost: AtomicBool,
 }
 
 impl Session {
@@ -45,7 +51,7 @@ impl Session {
             return Err(failed(format!("{path}: this MPI library was built without threads; use another")));
         }
         let one_thread = (provided < library.constants.thread_multiple).then(|| Mutex::new(()));
-        Ok(Arc::new(Self { library, one_thread, is_broken: false.into() }))
+        Ok(Arc::new(Self { library, one_thread, is_broken: false.into(), has_lost: false.into() }))
     }
 
     fn turn(&self) -> Option<MutexGuard<'_, ()>> {
@@ -55,9 +61,25 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !*self.is_broken.get_mut() {
-            // SAFETY: initialised by `start`, and this is the last holder: no call is under way and none follows.
-            unsafe { (self.library.finalize)() };
+        if *self.is_broken.get_mut() {
+            return;
+        }
+        let finalize = self.library.finalize;
+        // SAFETY: initialised by `start`, and this is the last holder: no call is under way and none follows.
+        let finalize = move || unsafe { finalize() };
+        if !*self.has_lost.get_mut() {
+            finalize();
+            return;
+        }
+        // After a lost rank Open MPI 5.0 sometimes waits for it here for ever, though all work is done: a process that
+        // ends without this call is better than one that does not end. The library stays loaded (`library.rs`).
+        let (over, is_over) = mpsc::channel();
+        let spawned = thread::Builder::new().name("anemone-mpi-end".into()).spawn(move || {
+            finalize();
+            let _ = over.send(());
+        });
+        if spawned.is_ok() {
+            let _ = is_over.recv_timeout(LAST_PATIENCE);
         }
     }
 }
@@ -400,6 +422,7 @@ impl Communicator {
         let done = self.session.library.check(what, code);
         if done.as_ref().is_err_and(|error| error.kind() == ErrorKind::RankLost) {
             self.session.is_broken.store(true, Relaxed);
+            self.session.has_lost.store(true, Relaxed);
         }
         done
     }

@@ -5,6 +5,7 @@
 //! asked of the library itself, never of its name.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library as Loaded, RTLD_GLOBAL, RTLD_NOW, Symbol};
@@ -64,8 +65,9 @@ pub(super) struct Library {
     pub version: String,
     /// Where it was found.
     pub path: PathBuf,
-    /// Keeps the functions where they are.
-    _loaded: Loaded,
+    /// Keeps the functions where they are. Never unloaded: MPI has threads of its own, and a call may be under way when
+    /// the process ends.
+    _loaded: ManuallyDrop<Loaded>,
 }
 
 /// User-level failure mitigation (ULFM).
@@ -147,7 +149,7 @@ impl Library {
             family,
             version: version_of(version),
             path: path.to_path_buf(),
-            _loaded: loaded,
+            _loaded: ManuallyDrop::new(loaded),
         })
     }
 

@@ -14,6 +14,8 @@ use metrics::{counter, gauge};
 use serde::{Deserialize, Serialize};
 
 use super::Run;
+use super::together::share_start;
+use crate::circuit::Params;
 use crate::data::Batch;
 use crate::detached::detached;
 use crate::error::Result;
@@ -62,9 +64,15 @@ impl DriftRecord {
 }
 
 impl Run<'_> {
-    /// The batch, where an alarm may want to start from it.
+    /// The batch, where an alarm may want to start from it: of several shards the rows of the first, which the first
+    /// rank has.
     pub(super) fn for_drift(&self, batch: &Batch) -> Option<Batch> {
-        self.spec.drift.filter(|drift| drift.on_drift == OnDrift::RaiseStep).map(|_| batch.clone())
+        self.spec.drift.filter(|drift| drift.on_drift == OnDrift::RaiseStep)?;
+        match batch.part() {
+            None => Some(batch.clone()),
+            Some(part) if self.team.is_first() => Some(batch.slice(part.range(0))),
+            Some(_) => None,
+        }
     }
 
     /// Shows what a batch of so many rows brought to the detectors. If one fires it is told, and what `on_drift` says
@@ -98,8 +106,13 @@ impl Run<'_> {
             OnDrift::RaiseStep => {
                 // Larger steps make noise, which is not to be taken for another change.
                 record.watch.reset();
-                if let Some(batch) = batch {
-                    drift.is_new_start = self.start_again_if_better(batch, mean).await?;
+                let better = match batch {
+                    Some(batch) => self.better_start(batch, mean).await,
+                    None => Ok(None),
+                };
+                if let Some(start) = share_start(&self.team, self.learner.circuit(), better).await? {
+                    self.learner.swap(start).await?;
+                    drift.is_new_start = true;
                 }
                 self.learner.raise_step().await?;
             }
@@ -110,12 +123,13 @@ impl Run<'_> {
         self.observer.event(&Event::Drift(drift));
         Ok(())
     }
-    /// Replaces the parameters by those that a new run would start from, if these are the better model of rows of which
-    /// the mean log-likelihood was `before`.
-    async fn start_again_if_better(&self, batch: Batch, before: f64) -> Result<bool> {
+
+    /// The parameters that a new run would start from, if these are the better model of rows of which the mean
+    /// log-likelihood was `before`.
+    async fn better_start(&self, batch: Batch, before: f64) -> Result<Option<Params>> {
         let half = batch.num_rows() / 2;
         if half == 0 {
-            return Ok(false);
+            return Ok(None);
         }
         let (spec, circuit) = (self.spec.circuit.clone(), self.learner.circuit().clone());
         let start = move || {
@@ -124,8 +138,6 @@ impl Run<'_> {
             let mean = asked.iter().sum::<f64>() / asked.len() as f64;
             if mean > before { initial_params(&spec, &circuit, Some(&batch)).map(Some) } else { Ok(None) }
         };
-        let Some(start) = detached("start", start).await? else { return Ok(false) };
-        self.learner.swap(start).await?;
-        Ok(true)
+        detached("start", start).await
     }
 }

@@ -19,7 +19,7 @@ impl Run<'_> {
         histogram!(telemetry::STEP_SECONDS).record(time.as_secs_f64());
         gauge!(telemetry::CURSOR_WINDOW).set(progress.cursor.window as f64);
         gauge!(telemetry::CURSOR_ROW).set(progress.cursor.row as f64);
-        gauge!(telemetry::QUEUE_BYTES).set(self.stream.bytes_in_flight().0 as f64);
+        gauge!(telemetry::QUEUE_BYTES).set(self.stream.bytes_in_flight() as f64);
         counter!(telemetry::BYTES_READ).absolute(self.stream.bytes_read());
         if let Some(step) = report.step_size {
             gauge!(telemetry::STEP_SIZE).set(step);

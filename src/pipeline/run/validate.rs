@@ -6,10 +6,14 @@ use metrics::gauge;
 
 use super::record::Best;
 use super::{Run, unless_stopped};
+use crate::data::{Batch, ShardRows};
+use crate::decode::BadRecord;
 use crate::error::{ErrorKind, Result};
-use crate::pipeline::evaluate::{Evaluation, evaluate};
+use crate::order::Share;
+use crate::pipeline::evaluate::{Evaluation, Sums, evaluate, sums};
 use crate::pipeline::observer::{Event, Validated};
 use crate::pipeline::prepare::HeldOut;
+use crate::pipeline::team::Told;
 use crate::telemetry::{self, HEALTH};
 
 impl Run<'_> {
@@ -29,7 +33,13 @@ impl Run<'_> {
         let rows = self.line.rows;
         validate.every_batches.is_some_and(|every| self.line.step.is_multiple_of(every))
             || validate.every_rows.is_some_and(|every| (rows - batch_rows) / every < rows / every)
-            || validate.every_seconds.is_some_and(|every| self.looked.elapsed().as_secs_f64() >= every)
+            || self.is_look_due_by_clock
+    }
+
+    /// Returns true if by this process's clock held-out rows are to be looked at.
+    pub(super) fn is_look_due_by_seconds(&self) -> bool {
+        let every = self.spec.validate.as_ref().and_then(|validate| validate.every_seconds);
+        every.is_some_and(|every| self.looked.elapsed().as_secs_f64() >= every)
     }
 
     /// Asks for the log-likelihood of held-out rows, on a stream of their own.
@@ -43,12 +53,17 @@ impl Run<'_> {
         let learned_seconds = self.seconds() - self.record.validation_seconds;
         let begun = Instant::now();
         let device = self.learner.phase_seconds().await?;
+        self.is_looking = true;
         let found = match self.look_at(valid).await {
             Ok(Some(found)) => found,
-            Ok(None) => return Ok(()), // the loop sees the request next
+            Ok(None) => {
+                self.is_looking = false;
+                return Ok(()); // the loop sees the request next
+            }
             Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Path) && !self.every_look => {
                 // Reading them is no part of learning: they are looked at again when it is next due.
                 self.warn(format!("validate: held-out rows could not be looked at: {error}"));
+                self.is_looking = false;
                 return Ok(());
             }
             Err(error) => return Err(error.at("validate")),
@@ -63,6 +78,7 @@ impl Run<'_> {
             }
             self.record.best = Some(Best { step: progress.batches, log_likelihood, test_ll });
         }
+        self.is_looking = false;
         (self.record.validated, self.record.valid_ll) = (Some(progress.updates), found.mean_log_likelihood);
         self.record.valid_impossible_rows = Some(found.impossible_rows);
         gauge!(telemetry::VALID_LL).set(found.mean_log_likelihood.unwrap_or(f64::NEG_INFINITY));
@@ -97,6 +113,9 @@ impl Run<'_> {
 
     /// How likely held-out rows are now; `None` if somebody asks for a stop meanwhile.
     async fn look_at(&mut self, rows: &HeldOut) -> Result<Option<Evaluation>> {
+        if self.spec.batch.shards > 1 {
+            return self.look_at_shards(rows).await;
+        }
         let mut stream = rows.open(self.inputs)?;
         let learner = self.learner.clone();
         let score = async |batch| {
@@ -108,5 +127,59 @@ impl Run<'_> {
             self.add_bad_records(stream.take_bad());
         }
         Ok(found.map(|found| found.in_units_of(self.learner.circuit().is_discrete())))
+    }
+
+    /// The same where batches have shards: held-out rows have the same, each rank looks at those of its own, and what
+    /// they say is added up in the order of shards. So the bits do not depend on the number of ranks.
+    async fn look_at_shards(&mut self, rows: &HeldOut) -> Result<Option<Evaluation>> {
+        let own = self.look_at_own_shards(rows).await;
+        let all = match self.team.is_alone() {
+            true => vec![own?],
+            false => {
+                let said = match own {
+                    Ok(found) => (None, found),
+                    Err(error) => (Some(Told::new(&error)), None),
+                };
+                let mut all = Vec::new();
+                for (rank, (told, found)) in self.team.all(said).await?.into_iter().enumerate() {
+                    if let Some(told) = told {
+                        return Err(self.team.failed(rank, told));
+                    }
+                    all.push(found);
+                }
+                all
+            }
+        };
+        let Some(all) = all.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let mut whole = Sums::default();
+        for (sums, bad) in all.into_iter().flatten() {
+            whole.add(&sums);
+            if self.team.is_first() {
+                self.add_bad_records(bad);
+            }
+        }
+        whole.evaluation().map(|found| Some(found.in_units_of(self.learner.circuit().is_discrete())))
+    }
+
+    /// What the rows of each own shard say, and records that were left out; `None` if somebody asks for a stop.
+    async fn look_at_own_shards(&self, rows: &HeldOut) -> Result<Option<Vec<(Sums, Vec<BadRecord>)>>> {
+        let shards = self.spec.batch.shards;
+        let mut found = Vec::new();
+        for shard in self.own.clone() {
+            let share = Share { shard, shards };
+            let mut stream = rows.open_share(self.inputs, share)?;
+            let most = rows.rows.map(|most| share.of_rows(most as usize).len() as u64);
+            let score = async |batch: Batch| {
+                HEALTH.alive();
+                let mut rows = vec![0; shards];
+                rows[shard] = batch.num_rows();
+                let weight = batch.total_weight();
+                let part = batch.as_part(ShardRows { rows, held: shard..shard + 1, weight })?;
+                self.learner.log_likelihoods(part).await
+            };
+            let Some(sums) = unless_stopped(&self.stop, sums(&mut stream, most, score)).await? else { return Ok(None) };
+            found.push((sums, stream.take_bad()));
+        }
+        Ok(Some(found))
     }
 }

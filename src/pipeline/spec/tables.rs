@@ -228,6 +228,12 @@ pub(super) const BATCH: Table = Table {
     owners: for_all,
     keys: &[
         key("rows", Whole(1), Default, "Rows in a batch"),
+        key(
+            "shards",
+            Whole(1),
+            Default,
+            "Parts of a batch, each a stream of its own: as many ranks can learn together",
+        ),
         key("shuffle", Truth, Default, "A random order of rows, another one every epoch"),
         key("seed", Whole(0), Default, "Decides that order"),
         key("drop_last", Truth, Default, "Leaves out a last, short batch of an epoch"),

@@ -531,6 +531,7 @@ fn stages() -> impl Strategy<Value = (BatchSpec, CheckpointSpec, StreamOptions)>
         |((n, truth, some, seconds), bytes, on_bad, part)| {
             let batch = BatchSpec {
                 rows: n,
+                shards: n.min(1 + n % 9),
                 shuffle: truth,
                 seed: n as u64,
                 drop_last: !truth,

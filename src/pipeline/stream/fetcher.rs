@@ -9,7 +9,7 @@ use super::{Stopped, WINDOW_ROWS};
 use crate::batcher::BatchSpec;
 use crate::data::{Cursor, Position};
 use crate::error::Result;
-use crate::order::{EpochOrder, rows_of_epoch};
+use crate::order::{EpochOrder, Share, rows_of_epoch};
 use crate::pipeline::budget::{ByteBudget, Held};
 use crate::source::{BlockSource, Fetched, IndexedSource, LiveSource, ReadLimits, Source};
 
@@ -38,6 +38,7 @@ pub(super) enum ToRead {
 pub(super) struct Fetcher {
     pub source: Source,
     pub batch: BatchSpec,
+    pub share: Share,
     pub epochs: Option<u64>,
     /// Of the decoder.
     pub expansion: u64,
@@ -68,8 +69,8 @@ impl Fetcher {
         let mut first_window = start.window;
         for epoch in (start.epoch..).take_while(|&epoch| self.wants(epoch)) {
             let order = match self.batch.shuffle {
-                true => EpochOrder::shuffled(&bytes, self.batch.window_bytes, self.batch.seed, epoch),
-                false => EpochOrder::in_order(bytes.len()),
+                true => EpochOrder::shuffled(&bytes, self.batch.window_bytes, self.batch.seed, epoch, self.share),
+                false => EpochOrder::in_order(bytes.len(), self.share),
             };
             for window in first_window..order.num_windows() {
                 for &index in order.window(window) {
@@ -88,14 +89,18 @@ impl Fetcher {
 
     async fn send_rows(&self, source: Arc<dyn IndexedSource>, start: &Cursor) -> std::result::Result<(), Stopped> {
         let num_rows = source.num_rows();
-        let num_windows = num_rows.map_or(u64::MAX, |rows| rows.div_ceil(WINDOW_ROWS));
+        // Positions of this shard: of every batch its run of rows.
+        let (share, batch_rows) = (self.share, self.batch.rows);
+        let own_rows = num_rows.map(|rows| share.count(rows, batch_rows));
+        let num_windows = own_rows.map_or(u64::MAX, |rows| rows.div_ceil(WINDOW_ROWS));
         let mut first_window = start.window;
         for epoch in (start.epoch..).take_while(|&epoch| self.wants(epoch)) {
             let order = num_rows.filter(|_| self.batch.shuffle).map(|n| rows_of_epoch(n, self.batch.seed, epoch));
             for window in first_window..num_windows {
-                let end = num_rows.unwrap_or(u64::MAX).min((window + 1).saturating_mul(WINDOW_ROWS));
+                let end = own_rows.unwrap_or(u64::MAX).min((window + 1).saturating_mul(WINDOW_ROWS));
                 for first in (window * WINDOW_ROWS..end).step_by(self.piece_rows as usize) {
-                    let positions = first..end.min(first + self.piece_rows);
+                    let own = first..end.min(first + self.piece_rows);
+                    let positions = own.map(|index| share.position(index, batch_rows));
                     let rows = positions.map(|p| order.as_ref().map_or(p, |order| order.at(p))).collect();
                     self.to_read.send(ToRead::Gather { source: source.clone(), rows }).await?;
                 }

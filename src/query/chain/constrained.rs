@@ -3,13 +3,15 @@
 //! A table goes backwards over (position, state of the automaton, hidden state). What a step needs of the emissions is
 //! how much of them leads from one state of the automaton to another, and that is added up once, in one pass over
 //! states × symbols; a next-symbol question is one more such pass, whatever the number of states. Only states that the
-//! automaton can be in at a position, and that can still be accepted, are kept. docs/MATH.md, "Constraints on chains".
+//! automaton can be in at a position, and that can still be accepted, are kept. Tables are logarithms, so that no
+//! constraint is too improbable. docs/MATH.md, "Constraints on chains".
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::transition::log_sum;
 use super::{Chain, Filtered};
 use crate::circuit::ParamId;
 use crate::error::{Error, Result};
@@ -51,9 +53,9 @@ pub struct Constrained<'a> {
 struct Place {
     /// Where a state of the automaton lies in the tables; `NOWHERE` where the constraint cannot be met any more.
     slot: Vec<u32>,
-    /// W: p(constraint | automaton in s, hidden state z at this position), `[slots × states]`.
+    /// log W: p(constraint | automaton in s, hidden state z at this position), `[slots × states]`.
     here: Vec<f64>,
-    /// N: the same given the hidden state at the position before: `[slots × states]`, empty at position 0.
+    /// log N: the same given the hidden state at the position before: `[slots × states]`, empty at position 0.
     after: Vec<f64>,
 }
 
@@ -85,18 +87,20 @@ impl<'a> Constrained<'a> {
             return Err(Error::option("length = 0: must be at least 1"));
         }
         chain.check_length(length)?;
-        let slots = slots(&dfa, length);
-        let num_slots: usize = slots.iter().map(|slot| slot.iter().filter(|&&slot| slot != NOWHERE).count()).sum();
-        let bytes = num_slots.saturating_mul(chain.num_states() * 16);
-        if bytes > MOST_BYTES {
-            return Err(Error::option(format!(
+        let fits = |bytes: usize| match bytes <= MOST_BYTES {
+            true => Ok(()),
+            false => Err(Error::option(format!(
                 "the constraint has {} states, and its tables over {length} positions and {} hidden states would take \
                  {} MiB; use a smaller constraint or fewer symbols",
                 dfa.num_states(),
                 chain.num_states(),
                 bytes >> 20
-            )));
-        }
+            ))),
+        };
+        fits(length.saturating_mul(64 + 5 * dfa.num_states()))?; // what it takes to find out which states are kept
+        let slots = slots(&dfa, length);
+        let num_slots: usize = slots.iter().map(|slot| slot.iter().filter(|&&slot| slot != NOWHERE).count()).sum();
+        fits(num_slots.saturating_mul(chain.num_states() * 16))?;
         let edges = edges(&chain, &dfa, length);
         let places = places(&chain, &dfa, slots, &edges);
         Ok(Self { chain, dfa, length, places, edges })
@@ -118,16 +122,16 @@ impl<'a> Constrained<'a> {
         if at.position == self.length {
             return Ok(if self.dfa.is_accepting(at.state) { 0.0 } else { f64::NEG_INFINITY });
         }
-        let probability = self.places[at.position]
+        let log_p = self.places[at.position]
             .here(at.state, self.chain.num_states())
-            .map_or(0.0, |here| at.filtered.state.iter().zip(here).map(|(p, w)| p * w).sum::<f64>());
-        Ok(probability.ln().min(0.0)) // parameters sum to one to their rounding only
+            .map_or(f64::NEG_INFINITY, |here| log_sum(at.filtered.log_state.iter().zip(here).map(|(p, w)| p + w)));
+        Ok(log_p.min(0.0)) // parameters sum to one to their rounding only
     }
 
     /// p(next symbol | prefix, constraint) of every symbol. A constraint that cannot be met is an error.
     pub fn next(&self, prefix: &[u32]) -> Result<Vec<f64>> {
         let at = self.before_the_end(prefix)?;
-        let mut joint = self.joint(&at, |_, joint, _| joint);
+        let mut joint = self.joint(&at, 0.0, |_, joint, _| joint);
         let total: f64 = joint.par_chunks(4096).map(|part| part.iter().sum::<f64>()).collect::<Vec<_>>().iter().sum();
         if total.is_nan() || total <= 0.0 {
             return Err(self.unmet(prefix));
@@ -137,13 +141,21 @@ impl<'a> Constrained<'a> {
     }
 
     /// p(constraint | prefix, next symbol) of every symbol: what the next-symbol probabilities of another model, such
-    /// as a language model, are multiplied with. Zero for a symbol that is impossible after the prefix.
+    /// as a language model, are multiplied with. Zero for a symbol that is impossible after the prefix, or nearly so
+    /// (below 1e-38), and where f64 has no smaller number; [`log_chances`](Self::log_chances) has.
     pub fn chances(&self, prefix: &[u32]) -> Result<Vec<f64>> {
+        let mut chances = self.log_chances(prefix)?;
+        chances.par_chunks_mut(4096).for_each(|part| part.iter_mut().for_each(|p| *p = p.exp()));
+        Ok(chances)
+    }
+
+    /// The logarithms of [`chances`](Self::chances), in nats, however small; −∞ for zero.
+    pub fn log_chances(&self, prefix: &[u32]) -> Result<Vec<f64>> {
         let at = self.before_the_end(prefix)?;
-        let state: Vec<f32> = at.filtered.state.iter().map(|&p| p as f32).collect();
-        Ok(self.joint(&at, |emitted, joint, scale| {
+        let state: Vec<f32> = at.filtered.log_state.iter().map(|p| p.exp() as f32).collect();
+        Ok(self.joint(&at, f64::NEG_INFINITY, |emitted, joint, scale| {
             let alone = f64::from(dot(emitted, &state));
-            if alone > 0.0 { (joint / alone * scale).min(1.0) } else { 0.0 }
+            if alone > 0.0 { ((joint / alone).ln() + scale).min(0.0) } else { f64::NEG_INFINITY }
         }))
     }
 
@@ -184,7 +196,7 @@ impl<'a> Constrained<'a> {
                 self.length
             )));
         }
-        let filtered = self.chain.filter(prefix)?;
+        let filtered = self.chain.filter(prefix).map_err(|e| e.at("the prefix"))?;
         Ok(At { position: prefix.len(), state: self.dfa.run(self.dfa.start(), prefix), filtered })
     }
 
@@ -206,8 +218,9 @@ impl<'a> Constrained<'a> {
 
     /// p(symbol, constraint | prefix) of every symbol v, up to one factor: Σ_z p(z | prefix)·E[z, v]·N(δ(s, v), z). The
     /// vectors u(s') = p(z | prefix)·N(s', z) are made for each successor once; then it is one dot product per symbol.
-    /// `see` is told the emissions of v, that number and the factor that was left out.
-    fn joint(&self, at: &At, see: impl Fn(&[f32], f64, f64) -> f64 + Sync) -> Vec<f64> {
+    /// `see` is told the emissions of v, that number and the logarithm of the factor that was left out; a symbol after
+    /// which the constraint cannot be met has `otherwise`.
+    fn joint(&self, at: &At, otherwise: f64, see: impl Fn(&[f32], f64, f64) -> f64 + Sync) -> Vec<f64> {
         let states = self.chain.num_states();
         let place = &self.places[at.position + 1];
         let mut found: BTreeMap<usize, usize> = BTreeMap::new();
@@ -217,17 +230,17 @@ impl<'a> Constrained<'a> {
                 let next = self.dfa.next_of_class(at.state, class);
                 let after = place.after(next, states)?;
                 Some(*found.entry(next).or_insert_with(|| {
-                    wide.extend(at.filtered.state.iter().zip(after).map(|(p, n)| p * n));
+                    wide.extend(at.filtered.log_state.iter().zip(after).map(|(p, n)| p + n));
                     wide.len() / states - 1
                 }))
             })
             .collect();
         // The largest becomes one, so that f32 has room for what counts.
-        let scale = wide.iter().copied().fold(0.0, f64::max);
-        let scale = if scale > 0.0 { scale } else { 1.0 };
-        let vectors: Vec<f32> = wide.iter().map(|u| (u / scale) as f32).collect();
+        let scale = wide.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let scale = if scale == f64::NEG_INFINITY { 0.0 } else { scale };
+        let vectors: Vec<f32> = wide.iter().map(|u| (u - scale).exp() as f32).collect();
         let table = self.chain.emissions(at.position);
-        let mut answer = vec![0.0; self.chain.num_symbols()];
+        let mut answer = vec![otherwise; self.chain.num_symbols()];
         const TOGETHER: usize = 1024;
         answer.par_chunks_mut(TOGETHER).enumerate().for_each(|(piece, answer)| {
             let first = piece * TOGETHER;
@@ -247,19 +260,21 @@ impl<'a> Constrained<'a> {
     fn walk(&self, at: &At, rng: &mut Rng) -> Vec<Draw> {
         let states = self.chain.num_states();
         let mut walk = Vec::with_capacity(self.length - at.position);
-        let (mut hidden, mut state) = (at.filtered.state.clone(), at.state);
+        let (mut hidden, mut state) = (at.filtered.log_state.clone(), at.state);
         for position in at.position..self.length {
             let here = self.places[position].here(state, states).expect("a walk stays where the constraint can be met");
-            let chosen = rng.weighted(hidden.iter().zip(here).map(|(p, w)| p * w));
+            let chosen = rng.weighted(from_logs(hidden.iter().zip(here).map(|(p, w)| p + w).collect()).into_iter());
             // A successor of the automaton, in proportion to its share of the emissions and to what it is worth.
             let ways = &self.edges[position].0[state];
             let worth = |(next, mass): &(usize, Vec<f64>)| {
-                self.places[position + 1].after(*next, states).map_or(0.0, |after| mass[chosen] * after[chosen])
+                let after = self.places[position + 1].after(*next, states);
+                after.map_or(f64::NEG_INFINITY, |after| mass[chosen].ln() + after[chosen])
             };
-            let next = ways[rng.weighted(ways.iter().map(worth))].0;
+            let next = ways[rng.weighted(from_logs(ways.iter().map(worth).collect()).into_iter())].0;
             walk.push(Draw { hidden: chosen, state, next, point: rng.uniform() });
             if position + 1 < self.length {
                 hidden = self.chain.transition_row(position, chosen);
+                hidden.iter_mut().for_each(|p| *p = p.ln());
             }
             state = next;
         }
@@ -370,20 +385,19 @@ fn places(chain: &Chain<'_>, dfa: &Dfa, slots: Vec<Vec<u32>>, edges: &[Arc<Edges
         let kept: Vec<usize> = (0..dfa.num_states()).filter(|&state| slot[state] != NOWHERE).collect();
         let Some(later) = places.last() else {
             // Behind the last symbol everything that is kept is accepted.
-            let after = vec![1.0; kept.len() * states];
+            let after = vec![0.0; kept.len() * states];
             places.push(Place { slot, here: Vec::new(), after });
             continue;
         };
         // W(s, z) = Σ_s' p(symbols from s to s' | z)·N'(s', z), and N(s, z) = Σ_z' A[z, z']·W(s, z').
         let rows = |state: &usize| {
-            let mut here = vec![0.0; states];
-            for (next, mass) in &edges[position].0[*state] {
-                if let Some(after) = later.after(*next, states) {
-                    here.iter_mut().zip(mass).zip(after).for_each(|((w, mass), n)| *w += mass * n);
-                }
-            }
+            let ways = edges[position].0[*state].iter();
+            let ways: Vec<(&[f64], &[f64])> =
+                ways.filter_map(|(next, mass)| Some((&mass[..], later.after(*next, states)?))).collect();
+            let here: Vec<f64> =
+                (0..states).map(|z| log_sum(ways.iter().map(|(mass, after)| mass[z].ln() + after[z]))).collect();
             let after = match position.checked_sub(1) {
-                Some(before) => chain.transition(before).pull(chain.params, &here),
+                Some(before) => chain.transition(before).log_pull(chain.params, &here),
                 None => Vec::new(),
             };
             (here, after)
@@ -394,6 +408,13 @@ fn places(chain: &Chain<'_>, dfa: &Dfa, slots: Vec<Vec<u32>>, edges: &[Arc<Edges
     }
     places.reverse();
     places
+}
+
+/// What is in proportion to these logarithms, the largest one.
+fn from_logs(mut logs: Vec<f64>) -> Vec<f64> {
+    let largest = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    logs.iter_mut().for_each(|log| *log = (*log - largest).exp());
+    logs
 }
 
 /// In sixteen lanes, so that it runs side by side; the order of addition is fixed.

@@ -12,7 +12,7 @@ mod transition;
 use rayon::prelude::*;
 
 pub use constrained::Constrained;
-use transition::Transition;
+use transition::{Transition, log_sum};
 
 use crate::circuit::{ParamId, Params};
 use crate::error::{Error, Result};
@@ -37,8 +37,8 @@ pub struct Chain<'a> {
 pub(crate) struct Filtered {
     /// log p(prefix), in nats.
     pub log_likelihood: f64,
-    /// p(state of the next step | prefix).
-    pub state: Vec<f64>,
+    /// log p(state of the next step | prefix): a constraint may need a state that is less likely than f64 can tell.
+    pub log_state: Vec<f64>,
 }
 
 impl Chain<'_> {
@@ -97,54 +97,56 @@ impl Chain<'_> {
 
     /// log p(prefix), in nats: of the first symbols, whatever follows them.
     pub fn log_likelihood(&self, prefix: &[u32]) -> Result<f64> {
-        self.check_length(prefix.len())?;
-        self.filter(prefix).map(|filtered| filtered.log_likelihood)
+        let filtered = self.filter(prefix).map_err(|e| e.at("the prefix"))?;
+        Ok(filtered.log_likelihood)
     }
 
     /// One pass forwards over a prefix.
     pub(crate) fn filter(&self, prefix: &[u32]) -> Result<Filtered> {
-        let mut state = self.initial.clone();
+        self.check_length(prefix.len())?;
+        let mut state: Vec<f64> = self.initial.iter().map(|p| p.ln()).collect();
         let mut log_likelihood = 0.0;
         for (step, &symbol) in prefix.iter().enumerate() {
             if symbol as usize >= self.num_symbols {
                 let why = format!("symbol {step}: {symbol} is outside 0..{}", self.num_symbols);
-                return Err(Error::data(why).at("the prefix"));
+                return Err(Error::data(why));
             }
             let emitted = &self.emissions(step)[symbol as usize * self.num_states()..][..self.num_states()];
-            state.iter_mut().zip(emitted).for_each(|(p, &e)| *p *= f64::from(e));
-            let total: f64 = state.iter().sum();
-            if total.is_nan() || total <= 0.0 {
+            state.iter_mut().zip(emitted).for_each(|(p, &e)| *p += f64::from(e).ln());
+            let total = log_sum(state.iter().copied());
+            if total.is_nan() || total == f64::NEG_INFINITY {
                 let why = format!("symbol {step}: it has probability zero under the model, so nothing follows from it");
-                return Err(Error::data(why).at("the prefix"));
+                return Err(Error::data(why));
             }
-            log_likelihood += total.ln();
-            state.iter_mut().for_each(|p| *p /= total);
+            log_likelihood += total;
+            state.iter_mut().for_each(|p| *p -= total);
             // After the last variable of a chain that ends, the state stays what it is: nobody asks what follows.
             if step + 1 < self.num_vars || self.check_length(step + 2).is_ok() {
-                state = self.transition(step).push(self.params, &state);
+                state = self.transition(step).log_push(self.params, &state);
             }
         }
-        Ok(Filtered { log_likelihood, state })
+        Ok(Filtered { log_likelihood, log_state: state })
     }
 
     /// p(next symbol | prefix) of every symbol, for every prefix; one pass over the emissions serves all of them.
     /// Prefixes may have different lengths, and none: that is the distribution of the first symbol.
     pub fn next_symbols(&self, prefixes: &[&[u32]]) -> Result<Vec<Vec<f64>>> {
-        let states: Vec<Filtered> = prefixes
+        let states: Vec<Vec<f64>> = prefixes
             .par_iter()
             .enumerate()
             .map(|(row, prefix)| {
                 let answer = self.check_length(prefix.len() + 1).and_then(|()| self.filter(prefix));
-                answer.map_err(|error| error.at_row(row as u64))
+                let answer = answer.map_err(|error| error.at_row(row as u64))?;
+                Ok(answer.log_state.iter().map(|p| p.exp()).collect())
             })
             .collect::<Result<_>>()?;
         let mut answers: Vec<Vec<f64>> = prefixes.iter().map(|_| vec![0.0; self.num_symbols]).collect();
         // A few prefixes at a time, so that a piece of the table serves them while it is in a cache.
         for (symbols, from) in pieces(self.num_symbols) {
-            answers.par_iter_mut().zip(&states).zip(prefixes).for_each(|((answer, filtered), prefix)| {
+            answers.par_iter_mut().zip(&states).zip(prefixes).for_each(|((answer, state), prefix)| {
                 let table = &self.emissions(prefix.len())[from * self.num_states()..];
                 for (p, emitted) in answer[from..from + symbols].iter_mut().zip(table.chunks_exact(self.num_states())) {
-                    *p = filtered.state.iter().zip(emitted).map(|(p, &e)| p * f64::from(e)).sum();
+                    *p = state.iter().zip(emitted).map(|(p, &e)| p * f64::from(e)).sum();
                 }
             });
         }

@@ -1,7 +1,8 @@
 //! The way from one state to the next: sums and permutations, each a linear map.
 //!
 //! A dense transition is one sum; a Monarch transition is two block-diagonal sums with permutations between. Nothing of
-//! it is multiplied out: both directions apply the maps one after the other.
+//! it is multiplied out: both directions apply the maps one after the other. In logarithms a vector is scaled by its
+//! largest entry on the way; entries that this loses are added up once more, each by itself.
 
 use std::sync::Arc;
 
@@ -75,9 +76,50 @@ impl Transition {
 
     /// Row `state` of A.
     pub fn row(&self, params: &Params, state: usize) -> Vec<f64> {
+        self.push(params, &self.one(state))
+    }
+
+    /// [`push`](Self::push) of logarithms: y\[j\] = log Σ_i exp(x\[i\])·A\[i, j\], whatever lies between the entries.
+    pub fn log_push(&self, params: &Params, x: &[f64]) -> Vec<f64> {
+        in_logs(x, |x| self.push(params, x), |to| self.pull(params, &self.one(to)))
+    }
+
+    /// [`pull`](Self::pull) of logarithms: y\[i\] = log Σ_j A\[i, j\]·exp(x\[j\]).
+    pub fn log_pull(&self, params: &Params, x: &[f64]) -> Vec<f64> {
+        in_logs(x, |x| self.pull(params, x), |from| self.row(params, from))
+    }
+
+    fn one(&self, state: usize) -> Vec<f64> {
         let mut one = vec![0.0; self.num_states];
         one[state] = 1.0;
-        self.push(params, &one)
+        one
+    }
+}
+
+/// Below this share of the largest entry, terms may have been lost to underflow.
+const DOUBTFUL: f64 = 1e-200;
+
+/// A linear map with weights that are not negative, of logarithms. `weights` are those of one entry of the answer.
+fn in_logs(x: &[f64], map: impl Fn(&[f64]) -> Vec<f64>, weights: impl Fn(usize) -> Vec<f64>) -> Vec<f64> {
+    let largest = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if largest == f64::NEG_INFINITY {
+        return vec![largest; x.len()];
+    }
+    let scaled: Vec<f64> = x.iter().map(|x| (x - largest).exp()).collect();
+    let is_certain = scaled.iter().zip(x).all(|(p, x)| *p > DOUBTFUL || *x == f64::NEG_INFINITY);
+    let entry = |(at, y): (usize, f64)| match y > DOUBTFUL || (is_certain && y == 0.0) {
+        true => largest + y.ln(),
+        false => log_sum(weights(at).iter().zip(x).map(|(w, x)| w.ln() + x)),
+    };
+    map(&scaled).into_iter().enumerate().map(entry).collect()
+}
+
+/// log Σ exp of some logarithms; −∞ if there is none.
+pub(super) fn log_sum(terms: impl Iterator<Item = f64> + Clone) -> f64 {
+    let largest = terms.clone().fold(f64::NEG_INFINITY, f64::max);
+    match largest == f64::NEG_INFINITY {
+        true => largest,
+        false => largest + terms.map(|term| (term - largest).exp()).sum::<f64>().ln(),
     }
 }
 
