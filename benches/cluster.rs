@@ -148,11 +148,11 @@ fn be_a_rank(socket: &Path) -> Result<()> {
     let (rank, name) = (cluster.rank(), cluster.name());
     let ranks = Ranks::new(Box::new(cluster), RANKS)?;
     let mut work = Work::new(1, Some(ranks.clone()))?;
-    let mut stream = UnixStream::connect(socket).map_err(io)?;
-    let mut orders = BufReader::new(stream.try_clone().map_err(io)?);
-    writeln!(stream, "{rank} {name}").map_err(io)?;
+    let mut stream = UnixStream::connect(socket).map_err(|e| io(&e))?;
+    let mut orders = BufReader::new(stream.try_clone().map_err(|e| io(&e))?);
+    writeln!(stream, "{rank} {name}").map_err(|e| io(&e))?;
     let mut line = String::new();
-    while orders.read_line(&mut line).map_err(io)? > 0 {
+    while orders.read_line(&mut line).map_err(|e| io(&e))? > 0 {
         let numbers: Vec<usize> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
         let [rows, steps] = numbers[..] else { break };
         let before = ranks.costs();
@@ -163,7 +163,7 @@ fn be_a_rank(socket: &Path) -> Result<()> {
         took.sum = after.sum_seconds - before.sum_seconds;
         took.received = (after.received - before.received) as f64;
         let numbers = took.numbers().map(|number| number.to_string());
-        writeln!(stream, "{}", numbers.join(" ")).map_err(io)?;
+        writeln!(stream, "{}", numbers.join(" ")).map_err(|e| io(&e))?;
         line.clear();
     }
     Ok(())
@@ -182,21 +182,22 @@ impl Job {
     fn start() -> Result<Option<Self>> {
         let Some(mut command) = launcher() else { return Ok(None) };
         let socket = std::env::temp_dir().join(format!("anemone-bench-{}", std::process::id()));
-        let listener = UnixListener::bind(&socket).map_err(io)?;
-        listener.set_nonblocking(true).map_err(io)?;
-        command.arg(std::env::current_exe().map_err(io)?).env(SOCKET, &socket).stdin(Stdio::null());
-        let mut job = Self { launcher: command.spawn().map_err(io)?, ranks: Vec::new(), name: String::new(), socket };
+        let listener = UnixListener::bind(&socket).map_err(|e| io(&e))?;
+        listener.set_nonblocking(true).map_err(|e| io(&e))?;
+        command.arg(std::env::current_exe().map_err(|e| io(&e))?).env(SOCKET, &socket).stdin(Stdio::null());
+        let mut job =
+            Self { launcher: command.spawn().map_err(|e| io(&e))?, ranks: Vec::new(), name: String::new(), socket };
         while job.ranks.len() < RANKS {
             match listener.accept() {
                 Ok((stream, _)) => {
-                    stream.set_nonblocking(false).map_err(io)?;
-                    let mut reader = BufReader::new(stream.try_clone().map_err(io)?);
+                    stream.set_nonblocking(false).map_err(|e| io(&e))?;
+                    let mut reader = BufReader::new(stream.try_clone().map_err(|e| io(&e))?);
                     job.name = said(&mut reader)?.split_once(' ').map_or(String::new(), |(_, name)| name.into());
                     job.ranks.push((stream, reader));
                 }
                 Err(_) => std::thread::sleep(Duration::from_millis(50)),
             }
-            if let Some(status) = job.launcher.try_wait().map_err(io)? {
+            if let Some(status) = job.launcher.try_wait().map_err(|e| io(&e))? {
                 return Err(failed(format!("the ranks are gone before they began: {status}")));
             }
         }
@@ -206,7 +207,7 @@ impl Job {
     /// One turn of all ranks: as long as the slowest, the mean of everything else.
     fn learn(&mut self, num_rows: usize, steps: usize) -> Result<Took> {
         for (stream, _) in &mut self.ranks {
-            writeln!(stream, "{num_rows} {steps}").map_err(io)?;
+            writeln!(stream, "{num_rows} {steps}").map_err(|e| io(&e))?;
         }
         let mut all = Took::default();
         for (_, reader) in &mut self.ranks {
@@ -231,7 +232,7 @@ impl Drop for Job {
 
 fn said(reader: &mut BufReader<UnixStream>) -> Result<String> {
     let mut line = String::new();
-    match reader.read_line(&mut line).map_err(io)? {
+    match reader.read_line(&mut line).map_err(|e| io(&e))? {
         0 => Err(failed("a rank is gone")),
         _ => Ok(line.trim().to_string()),
     }
@@ -318,8 +319,8 @@ fn report(rows: usize, steps: usize, turns: &[(Took, Took)]) -> Result<()> {
              \"compute_seconds\":{compute},\"sum_seconds\":{sum},\"received_bytes\":{received}}}",
             per_step(&|turn| turn.0.wall)
         );
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(io)?;
-        writeln!(file, "{line}").map_err(io)?;
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).map_err(|e| io(&e))?;
+        writeln!(file, "{line}").map_err(|e| io(&e))?;
     }
     Ok(())
 }
@@ -334,8 +335,8 @@ fn load() -> String {
     text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
 }
 
-fn io(error: std::io::Error) -> Error {
-    Error::io("the bench", &error)
+fn io(error: &std::io::Error) -> Error {
+    Error::io("the bench", error)
 }
 
 fn failed(message: impl Into<String>) -> Error {

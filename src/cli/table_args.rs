@@ -191,7 +191,11 @@ impl TableArgs {
             all.extend(object);
             all.insert("out".into(), out.into());
             let all = Value::Object(all);
-            return if is_taken { Ok(note_json(all)) } else { say_json(all) };
+            if !is_taken {
+                return say_json(all);
+            }
+            note_json(all);
+            return Ok(());
         }
         let parameters = if is_averaged { ", averaged" } else { "" };
         let mut all = vec![
@@ -200,7 +204,11 @@ impl TableArgs {
         ];
         all.extend(lines);
         all.push(("written", out));
-        if is_taken { Ok(note_lines(table(&all))) } else { say(table(&all)) }
+        if !is_taken {
+            return say(table(&all));
+        }
+        note_lines(table(&all));
+        Ok(())
     }
 }
 
@@ -254,7 +262,7 @@ enum ToWrite {
 /// Answers lot after lot. Returns how many rows there were.
 fn answer_all(
     lots: Receiver<Result<Lot>>,
-    to_write: SyncSender<ToWrite>,
+    to_write: &SyncSender<ToWrite>,
     bar: &ProgressBar,
     answered: &mut (impl FnMut(&Lot) -> Result<TableRows> + Send),
 ) -> Result<u64> {
@@ -296,7 +304,7 @@ fn at_its_place(error: Error, lot: &Lot) -> Error {
 }
 
 /// A signal ends the process at once, and leaves nothing of a table that is not whole.
-fn remove_on_signals(unfinished: Arc<Mutex<Option<PathBuf>>>) -> Result<()> {
+fn remove_on_signals(unfinished: &Arc<Mutex<Option<PathBuf>>>) -> Result<()> {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
@@ -316,6 +324,8 @@ fn remove_on_signals(unfinished: Arc<Mutex<Option<PathBuf>>>) -> Result<()> {
             });
         }
     }
+    #[cfg(not(unix))]
+    let unfinished = unfinished.clone();
     #[cfg(not(unix))]
     tokio::spawn(async move {
         if tokio::signal::ctrl_c().await.is_ok() {

@@ -47,7 +47,7 @@ impl RowLayout {
     /// The vector goes on with numbers that have no rows. Returns the rows that they are put into.
     pub fn push_dense(&mut self, len: usize) -> Range<usize> {
         let whole = self.push(DENSE_ROW, len / DENSE_ROW);
-        let last = self.push(len % DENSE_ROW, usize::from(len % DENSE_ROW > 0));
+        let last = self.push(len % DENSE_ROW, usize::from(!len.is_multiple_of(DENSE_ROW)));
         whole.start..last.end
     }
 
@@ -243,7 +243,9 @@ mod tests {
         ) {
             let mut layout = RowLayout::default();
             let len: usize = groups.iter().map(|(width, count)| width * count).sum();
-            groups.iter().for_each(|&(width, count)| drop(layout.push(width, count)));
+            for &(width, count) in &groups {
+                layout.push(width, count);
+            }
             let all = 0..layout.num_rows();
             let (part, mut whole) = (set(all.end, &picks), set(all.end, &others));
             whole.unite(&part);

@@ -73,7 +73,7 @@ pub enum Offer {
 #[derive(Debug)]
 pub enum Taken {
     /// A batch, or the end of an epoch.
-    Item(Item),
+    Item(Box<Item>),
     /// A short batch that is left out.
     LeftOut,
     /// The end.
@@ -122,7 +122,7 @@ impl Feed {
         loop {
             self.pull().await?;
             match self.take(&self.offers())? {
-                Taken::Item(item) => return Ok(Some(item)),
+                Taken::Item(item) => return Ok(Some(*item)),
                 Taken::LeftOut => {}
                 Taken::End => return Ok(None),
             }
@@ -171,8 +171,8 @@ impl Feed {
         }
         if num_shards == 1 {
             return Ok(match self.streams[0].next.take() {
-                Some(Next::Rows(batch, end)) => Taken::Item(Item::Batch { batch, end }),
-                Some(Next::EpochEnd(next)) => Taken::Item(Item::EpochEnd { next }),
+                Some(Next::Rows(batch, end)) => Taken::Item(Box::new(Item::Batch { batch, end })),
+                Some(Next::EpochEnd(next)) => Taken::Item(Box::new(Item::EpochEnd { next })),
                 Some(Next::End) | None => Taken::End,
             });
         }
@@ -197,7 +197,7 @@ impl Feed {
         self.epoch += 1;
         self.places = nexts;
         let next = Cursor::of_shards(self.epoch, self.places.clone());
-        Ok(Taken::Item(Item::EpochEnd { next }))
+        Ok(Taken::Item(Box::new(Item::EpochEnd { next })))
     }
 
     fn take_rows(&mut self, offers: &[Offer]) -> Result<Taken> {
@@ -226,7 +226,8 @@ impl Feed {
         self.epoch_has_batches = true;
         let batch = batch.unwrap_or_else(|| Batch::without_rows(self.num_vars));
         let batch = batch.as_part(ShardRows { rows, held: self.own.clone(), weight })?;
-        Ok(Taken::Item(Item::Batch { batch, end: Cursor::of_shards(self.epoch, self.places.clone()) }))
+        let end = Cursor::of_shards(self.epoch, self.places.clone());
+        Ok(Taken::Item(Box::new(Item::Batch { batch, end })))
     }
 
     /// Where the stages of all own shards have spent their time so far.

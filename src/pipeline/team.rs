@@ -131,7 +131,7 @@ impl Team {
     }
 
     /// The bytes that a rank has, on every rank.
-    pub async fn from_rank(&self, rank: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
+    pub async fn told_by(&self, rank: usize, mut bytes: Vec<u8>) -> Result<Vec<u8>> {
         let Some(ranks) = self.ranks.clone() else { return Ok(bytes) };
         detached("ranks", move || {
             ranks.calls().broadcast(rank, &mut bytes)?;
@@ -157,7 +157,7 @@ impl Team {
     pub async fn made_by_first(&self, made: Result<Option<Vec<u8>>>) -> Result<Option<Vec<u8>>> {
         let made = self.agree(made).await?;
         let flag = u8::from(made.is_some());
-        let mut bytes = self.from_rank(0, [vec![flag], made.unwrap_or_default()].concat()).await?;
+        let mut bytes = self.told_by(0, [vec![flag], made.unwrap_or_default()].concat()).await?;
         let has_some = bytes.first() == Some(&1);
         Ok(has_some.then(|| bytes.split_off(1)))
     }

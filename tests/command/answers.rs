@@ -250,8 +250,8 @@ fn marginals_sum_to_one_where_something_is_missing_and_dosage_is_their_mean() {
         };
         let (p, dosages) = ([of(0), of(1), of(2)], numbers(&filled, &format!("dosage_x{var}")));
         let cells: Int16Array = filled.column_by_name(&format!("x{var}")).unwrap().as_primitive::<Int16Type>().clone();
-        for row in 0..ROWS {
-            let dosage = dosages[row].unwrap();
+        for (row, dosage) in dosages.iter().enumerate() {
+            let dosage = dosage.unwrap();
             match place.rows[row][var] {
                 Some(value) => {
                     assert!(p.iter().all(|p| p.is_null(row)), "row {row}: it is known");
@@ -302,11 +302,11 @@ fn filling_leaves_known_cells_alone_and_no_cell_missing() {
     let answer = place.ask("mpe", &[]);
     assert_eq!(names(&answer)[table.num_columns()..], ["log_joint", "log_likelihood"]);
     let likelihoods = view.log_likelihoods(best.rows()).unwrap();
-    for row in 0..ROWS {
+    for (row, &expected) in likelihoods.iter().enumerate() {
         let (joint, likelihood) =
             (numbers(&answer, "log_joint")[row].unwrap(), numbers(&answer, "log_likelihood")[row].unwrap());
         assert_near(joint, best.log_joints()[row], "joint");
-        assert_near(likelihood, likelihoods[row], "likelihood");
+        assert_near(likelihood, expected, "likelihood");
         assert!(joint <= likelihood + 1e-5);
     }
     // Draws are of their seed alone, and several of a row are one after the other.
@@ -462,12 +462,12 @@ fn rows_that_are_lists_and_numbers_that_are_densities_are_answered_alike() {
     for (row, values) in rows.iter().enumerate() {
         let cells = |table: &RecordBatch, column: usize| table.column(column).as_list::<i32>().value(row);
         let (snps, p, dosage) = (cells(&filled, 1), cells(&marginals, 2), cells(&means, 2));
-        for var in 0..VARS {
+        for (var, known) in values.iter().enumerate() {
             let snp = snps.as_primitive::<Int32Type>().value(var) as i16;
-            assert_eq!(values[var].unwrap_or(snp), snp);
+            assert_eq!(known.unwrap_or(snp), snp);
             let p = p.as_list::<i32>();
-            assert_eq!(p.is_null(var), values[var].is_some());
-            if values[var].is_none() {
+            assert_eq!(p.is_null(var), known.is_some());
+            if known.is_none() {
                 let p: Vec<f32> = p.value(var).as_primitive::<arrow::datatypes::Float32Type>().values().to_vec();
                 let mean = f64::from(p[1] + 2.0 * p[2]);
                 assert!((p.iter().sum::<f32>() - 1.0).abs() < 1e-5 && p.len() == 3);

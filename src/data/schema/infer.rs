@@ -658,17 +658,15 @@ fn check_ask(ask: &ColumnAsk) -> Result<()> {
     if ask.bins.is_some() && meaning != M::Bins {
         return refuse("bins");
     }
-    if meaning != M::Category {
-        if let Some((key, _)) = [
-            ("categories", ask.categories.is_some()),
-            ("vocabulary", ask.vocabulary.is_some()),
-            ("unseen", ask.unseen.is_some()),
-        ]
-        .into_iter()
-        .find(|(_, is_said)| *is_said)
-        {
-            return refuse(key);
-        }
+    let of_categories = [
+        ("categories", ask.categories.is_some()),
+        ("vocabulary", ask.vocabulary.is_some()),
+        ("unseen", ask.unseen.is_some()),
+    ];
+    if meaning != M::Category
+        && let Some((key, _)) = of_categories.into_iter().find(|(_, is_said)| *is_said)
+    {
+        return refuse(key);
     }
     if ask.categories.is_some() && ask.vocabulary.is_some() {
         return Err(Error::option("categories: has no meaning beside vocabulary, which has as many as it lists"));

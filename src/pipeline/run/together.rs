@@ -91,7 +91,7 @@ impl Run<'_> {
         match taken {
             Taken::End => return Ok(Some(Reason::End)),
             Taken::LeftOut => {}
-            Taken::Item(item) => self.take_item(item).await?,
+            Taken::Item(item) => self.take_item(*item).await?,
         }
         self.checkpoint_if_due().await?;
         Ok(None)
@@ -124,7 +124,7 @@ impl Run<'_> {
                 true => Checkpoint::of(self.learner.snapshot().await?, &identity, self.record.write()).to_bytes()?,
                 false => Vec::new(),
             };
-            let bytes = self.team.from_rank(furthest, bytes).await?;
+            let bytes = self.team.told_by(furthest, bytes).await?;
             if !is_mine {
                 let checkpoint = Checkpoint::from_bytes(&bytes)?;
                 self.record = RunRecord::read(&checkpoint.meta.extra)?;
