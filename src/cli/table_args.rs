@@ -144,7 +144,7 @@ impl TableArgs {
         let schema = answered(&rows.no_rows())?.schema();
         let sink = TableSink::create(&self.out, &schema)?;
         let unfinished = Arc::new(Mutex::new(sink.unfinished().map(Path::to_path_buf)));
-        runtime.block_on(async { remove_on_signals(unfinished.clone()) })?;
+        runtime.block_on(async { remove_on_signals(&unfinished) })?;
         let bar = self.progress(rows.num_rows());
         let lots = read_ahead(rows);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(place.threads.unwrap_or(0)).build();
@@ -153,7 +153,7 @@ impl TableArgs {
             let (to_write, answers) = sync_channel(2);
             let writer = scope.spawn(move || write_behind(sink, &answers));
             let (bar, answered) = (&bar, &mut answered);
-            let asked = pool.install(move || answer_all(lots, to_write, bar, answered));
+            let asked = pool.install(move || answer_all(lots, &to_write, bar, answered));
             let written = writer.join().unwrap_or_else(|_| Err(Error::internal("the writer panicked")));
             // A writer that failed made the others stop, not the other way round.
             match (asked, written) {

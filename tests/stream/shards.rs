@@ -69,11 +69,13 @@ fn batches_of(
                 let (rows, counts, end) = match feed.take(&offers)? {
                     Taken::End => return Ok(all),
                     Taken::LeftOut => continue,
-                    Taken::Item(Item::EpochEnd { next }) => (Vec::new(), Vec::new(), next),
-                    Taken::Item(Item::Batch { batch, end }) => {
-                        let counts = batch.part().map_or_else(|| vec![batch.num_rows()], |part| part.rows.clone());
-                        (rows_of(&batch), counts, end)
-                    }
+                    Taken::Item(item) => match *item {
+                        Item::EpochEnd { next } => (Vec::new(), Vec::new(), next),
+                        Item::Batch { batch, end } => {
+                            let counts = batch.part().map_or_else(|| vec![batch.num_rows()], |part| part.rows.clone());
+                            (rows_of(&batch), counts, end)
+                        }
+                    },
                 };
                 match &mut global {
                     None => global = Some(Global { rows, counts, end }),
