@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::BadRecord;
+use crate::data::Cells;
 use crate::error::{Error, Result};
 use crate::source::{Blobs, Lists, Piece, Records};
 
@@ -29,7 +30,7 @@ pub(super) fn decode_each(
 pub(super) fn blobs<'a>(piece: &'a Piece, wanted: &str) -> Result<&'a Blobs> {
     match &piece.records {
         Records::Blobs(blobs) => Ok(blobs),
-        Records::Lists(_) => Err(Error::unsupported(format!(
+        Records::Lists(_) | Records::Cells(_) => Err(Error::unsupported(format!(
             "{}: numbers where {wanted} are expected: name another column, or decode tokens or rows",
             piece.file
         ))),
@@ -40,8 +41,19 @@ pub(super) fn blobs<'a>(piece: &'a Piece, wanted: &str) -> Result<&'a Blobs> {
 pub(super) fn lists<'a>(piece: &'a Piece, wanted: &str) -> Result<&'a Lists> {
     match &piece.records {
         Records::Lists(lists) => Ok(lists),
-        Records::Blobs(_) => Err(Error::unsupported(format!(
+        Records::Blobs(_) | Records::Cells(_) => Err(Error::unsupported(format!(
             "{}: texts or files where {wanted} are expected: name another column, or decode text or images",
+            piece.file
+        ))),
+    }
+}
+
+/// The cells of a piece.
+pub(super) fn cells(piece: &Piece) -> Result<&Cells> {
+    match &piece.records {
+        Records::Cells(cells) => Ok(cells),
+        Records::Blobs(_) | Records::Lists(_) => Err(Error::unsupported(format!(
+            "{}: not a table with a value per column where one is expected: decode texts, images, tokens or rows",
             piece.file
         ))),
     }

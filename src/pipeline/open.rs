@@ -182,6 +182,13 @@ async fn open_hinted(
 
 /// Which columns are meant.
 fn columns_of(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&Reading>) -> Columns {
+    if decode.kind == Some(DecodeKind::Table) {
+        return match (&spec.column, &spec.columns[..], like) {
+            (Some(name), ..) => Columns::Cells(vec![name.clone()]),
+            (None, [], Some(like)) => like.columns(&Columns::Cells(Vec::new())),
+            (None, names, _) => Columns::Cells(names.to_vec()),
+        };
+    }
     match (&spec.column, &spec.columns[..], like) {
         (Some(name), ..) => Columns::One(name.clone()),
         (None, [], None) => match decode.kind {
@@ -190,8 +197,9 @@ fn columns_of(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&Reading>) ->
             Some(DecodeKind::Image) => Columns::Only(Wanted::Images),
             Some(DecodeKind::Rows) => Columns::Only(Wanted::Rows),
             Some(DecodeKind::Tokens) => Columns::Only(Wanted::Lists),
+            Some(DecodeKind::Table) => unreachable!("decided above"),
         },
-        (None, [], Some(like)) => like.columns(),
+        (None, [], Some(like)) => like.columns(&Columns::Auto),
         (None, names, _) => Columns::Many(names.to_vec()),
     }
 }
@@ -340,7 +348,7 @@ async fn open_watched(
         }
     };
     if let Some(reading) = &reading {
-        format.columns = reading.columns();
+        format.columns = reading.columns(&format.columns);
     }
     let how = format!("{:?} {} {:?} {:?}", spec.files, format.format.name(), format.columns, format.width);
     let has_reals = has_reals(&first, &hint)?;
@@ -455,6 +463,7 @@ async fn decoder_of_kind(kind: DecodeKind, decode: &DecodeSpec, opened: &Opened)
         #[cfg(not(feature = "images"))]
         DecodeKind::Image => Err(Error::not_built("kind: image", "images")),
         DecodeKind::Rows => opened.row_decoder(decode).await,
+        DecodeKind::Table => Err(Error::unsupported("kind = \"table\"")),
     }
 }
 
@@ -483,6 +492,7 @@ impl Opened {
             Hint::Records(RecordKind::Text) => DecodeKind::Text,
             Hint::Records(RecordKind::Image) => DecodeKind::Image,
             Hint::Records(RecordKind::Lists { .. }) | Hint::Array(_) | Hint::Synthetic { .. } => DecodeKind::Rows,
+            Hint::Records(RecordKind::Cells { .. }) => DecodeKind::Table,
             Hint::TokenRows | Hint::TokenStream => DecodeKind::Tokens,
         }
     }

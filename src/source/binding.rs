@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, OffsetSizeTrait, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 
+use super::arrow_cells::{cells, is_cell};
 use super::arrow_values::{NumberType, Numbers, blobs, numbers};
 use super::columns::{ColumnInfo, Columns, Reading, RecordKind, Wanted};
 use super::{Lists, Records};
@@ -18,6 +19,9 @@ use crate::error::{Error, Result};
 
 /// How many columns an error lists before it stops.
 const LISTED: usize = 20;
+
+/// What a cell takes, besides its text.
+pub(super) const CELL_BYTES: u64 = 24;
 
 /// Columns of one schema that become records.
 #[derive(Clone, Debug)]
@@ -41,6 +45,8 @@ enum Form {
     Lists,
     /// A number per column.
     Numbers,
+    /// A cell per column.
+    Cells,
 }
 
 /// The field of an image struct that is read.
@@ -54,6 +60,7 @@ impl Binding {
             Columns::Only(wanted) => return Self::new(schema, &choose_only(schema, *wanted)?),
             Columns::One(name) => Self::one(find(schema, name)?),
             Columns::Many(names) => Self::many(schema, names),
+            Columns::Cells(names) => Self::cells(schema, names),
         }?;
         let named = |name: &String| schema.fields().iter().find(|field| field.name() == name);
         binding.reading.read = binding.names.iter().filter_map(named).map(|field| column_info(field)).collect();
@@ -81,31 +88,12 @@ impl Binding {
     }
 
     fn many(schema: &Schema, patterns: &[String]) -> Result<Self> {
-        let mut fields: Vec<&Field> = Vec::new();
-        for pattern in patterns {
-            match pattern.strip_suffix('*') {
-                None => fields.push(find(schema, pattern)?),
-                Some(prefix) => {
-                    let before = fields.len();
-                    fields.extend(schema.fields().iter().map(AsRef::as_ref).filter(|f| f.name().starts_with(prefix)));
-                    if fields.len() == before {
-                        return Err(Error::option(format!("no column `{pattern}`; {}", there_are(schema))));
-                    }
-                }
-            }
-        }
+        let fields = matching(schema, patterns)?;
         let mut number = NumberType::U8;
-        let mut seen = HashSet::new();
         for field in &fields {
-            if !seen.insert(field.name()) {
-                return Err(Error::option(format!("column `{}` is named twice", field.name())));
-            }
             number = number.max(NumberType::of(field.data_type()).ok_or_else(|| {
                 Error::data(format!("column `{}` is {}, not a number", field.name(), field.data_type()))
             })?);
-        }
-        if fields.is_empty() {
-            return Err(Error::option("no column to read: name at least one"));
         }
         Ok(Self {
             names: fields.iter().map(|field| field.name().clone()).collect(),
@@ -113,6 +101,26 @@ impl Binding {
             kind: RecordKind::Lists { width: Some(fields.len()), reals: number == NumberType::F32 },
             number,
             chosen: Columns::Many(patterns.to_vec()),
+            reading: Reading::default(),
+        })
+    }
+
+    fn cells(schema: &Schema, patterns: &[String]) -> Result<Self> {
+        let all = || schema.fields().iter().map(AsRef::as_ref).filter(|field| is_cell(field.data_type())).collect();
+        let fields: Vec<&Field> = if patterns.is_empty() { all() } else { matching(schema, patterns)? };
+        if let Some(field) = fields.iter().find(|field| !is_cell(field.data_type())) {
+            let (name, data_type) = (field.name(), field.data_type());
+            return Err(Error::data(format!("column `{name}` is {data_type}, not a single value per row")));
+        }
+        if fields.is_empty() {
+            return Err(Error::data(format!("no column has a single value per row; {}", there_are(schema))));
+        }
+        Ok(Self {
+            names: fields.iter().map(|field| field.name().clone()).collect(),
+            form: Form::Cells,
+            kind: RecordKind::Cells { width: fields.len() },
+            number: NumberType::F32,
+            chosen: Columns::Cells(fields.iter().map(|field| field.name().clone()).collect()),
             reading: Reading::default(),
         })
     }
@@ -146,6 +154,7 @@ impl Binding {
     pub(super) fn number_bytes(&self) -> u64 {
         match (self.form, self.number) {
             (Form::Blobs | Form::Images, _) => 0,
+            (Form::Cells, _) => CELL_BYTES,
             (_, NumberType::U8) => 1,
             (_, NumberType::U16) => 2,
             (_, NumberType::U32 | NumberType::F32) => 4,
@@ -162,7 +171,10 @@ impl Binding {
                 }
                 L { width: a.filter(|_| a == b), reals: reals || also_reals }
             }
-            (L { .. }, _) | (_, L { .. }) => return Err(self.unlike(other)),
+            (RecordKind::Cells { .. }, RecordKind::Cells { .. }) if self.names == other.names => self.kind,
+            (L { .. } | RecordKind::Cells { .. }, _) | (_, L { .. } | RecordKind::Cells { .. }) => {
+                return Err(self.unlike(other));
+            }
             (kind, _) => kind, // texts and bytes are both byte strings
         };
         let number = self.number.max(other.number);
@@ -192,6 +204,7 @@ impl Binding {
             RecordKind::Image => "bytes".into(),
             RecordKind::Lists { width: Some(width), .. } => format!("lists of {width} numbers"),
             RecordKind::Lists { width: None, .. } => "lists of numbers".into(),
+            RecordKind::Cells { .. } => "a value".into(),
         }
     }
 
@@ -206,6 +219,7 @@ impl Binding {
             Form::Images => image_records(columns[0]),
             Form::Lists => self.list_records(columns[0]),
             Form::Numbers => self.number_records(&columns, batch.num_rows()),
+            Form::Cells => cells(&columns, batch.num_rows()).map(|cells| (Records::Cells(cells), Vec::new())),
         }
         .map_err(|error| error.at(format_args!("column `{}`", self.names[0])))
     }
@@ -326,7 +340,7 @@ fn usable(field: &Field) -> Option<(Form, RecordKind, NumberType)> {
     }
 }
 
-fn is_text(data_type: &DataType) -> bool {
+pub(super) fn is_text(data_type: &DataType) -> bool {
     match data_type {
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
         DataType::Dictionary(_, values) => is_text(values),
@@ -427,6 +441,31 @@ fn what_would_work(schema: &Schema) -> String {
         "{}: which to learn, and as what, is not clear; {ways}; strings as categories, and dates, are not learned yet",
         there_are(schema)
     )
+}
+
+/// The columns of these names and prefixes, each once and at least one.
+fn matching<'a>(schema: &'a Schema, patterns: &[String]) -> Result<Vec<&'a Field>> {
+    let mut fields: Vec<&Field> = Vec::new();
+    for pattern in patterns {
+        match pattern.strip_suffix('*') {
+            None => fields.push(find(schema, pattern)?),
+            Some(prefix) => {
+                let before = fields.len();
+                fields.extend(schema.fields().iter().map(AsRef::as_ref).filter(|f| f.name().starts_with(prefix)));
+                if fields.len() == before {
+                    return Err(Error::option(format!("no column `{pattern}`; {}", there_are(schema))));
+                }
+            }
+        }
+    }
+    let mut seen = HashSet::new();
+    if let Some(twice) = fields.iter().find(|field| !seen.insert(field.name())) {
+        return Err(Error::option(format!("column `{}` is named twice", twice.name())));
+    }
+    if fields.is_empty() {
+        return Err(Error::option("no column to read: name at least one"));
+    }
+    Ok(fields)
 }
 
 fn find<'a>(schema: &'a Schema, name: &str) -> Result<&'a Field> {

@@ -20,6 +20,9 @@ pub enum Columns {
     /// One column of numbers per variable, in this order; `x*` is every column whose name begins with `x`, in file
     /// order.
     Many(Vec<String>),
+    /// These columns cell by cell with their types, for whoever says later what they mean ([`crate::data::Cells`]).
+    /// Without a name it is every column that has a single value per row; `x*` as above.
+    Cells(Vec<String>),
 }
 
 /// Records that are asked for, where columns are not named.
@@ -45,11 +48,13 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// What to say for the same columns of another file.
-    pub fn columns(&self) -> Columns {
-        match &self.read[..] {
-            [column] => Columns::One(column.name.clone()),
-            columns => Columns::Many(columns.iter().map(|column| column.name.clone()).collect()),
+    /// What to say for the same columns of another file; `asked` is what was said of the first.
+    pub fn columns(&self, asked: &Columns) -> Columns {
+        let names = || self.read.iter().map(|column| column.name.clone()).collect();
+        match (asked, &self.read[..]) {
+            (Columns::Cells(_), _) => Columns::Cells(names()),
+            (_, [column]) => Columns::One(column.name.clone()),
+            _ => Columns::Many(names()),
         }
     }
 }
@@ -84,6 +89,11 @@ pub enum RecordKind {
         /// Whether they are real numbers, not categories.
         reals: bool,
     },
+    /// Cells of so many columns.
+    Cells {
+        /// How many.
+        width: usize,
+    },
 }
 
 impl RecordKind {
@@ -94,7 +104,8 @@ impl RecordKind {
             (Self::Lists { width: a, reals }, Self::Lists { width: b, reals: other_reals }) => {
                 (a == b || a.is_none() || b.is_none()) && (reals || !other_reals)
             }
-            (Self::Lists { .. }, _) | (_, Self::Lists { .. }) => false,
+            (Self::Cells { width: a }, Self::Cells { width: b }) => a == b,
+            (Self::Lists { .. } | Self::Cells { .. }, _) | (_, Self::Lists { .. } | Self::Cells { .. }) => false,
             _ => true,
         }
     }
@@ -107,6 +118,7 @@ impl RecordKind {
             Self::Image => "image files or other bytes".into(),
             Self::Lists { width: Some(width), reals } => format!("rows of {width} {}", numbers(reals)),
             Self::Lists { width: None, reals } => format!("lists of {}", numbers(reals)),
+            Self::Cells { width } => format!("rows of {width} columns"),
         }
     }
 }

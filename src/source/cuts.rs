@@ -10,11 +10,11 @@ use std::ops::Range;
 use arrow::array::{Array, AsArray, RecordBatch, downcast_dictionary_array};
 use arrow::datatypes::{ArrowNativeType, DataType};
 
-use super::binding::{Binding, IMAGE_BYTES};
+use super::binding::{Binding, IMAGE_BYTES, is_text};
 use super::columns::RecordKind;
 use super::limits::ReadLimits;
 use super::{Blobs, Lists, Records};
-use crate::data::Values;
+use crate::data::{Cells, Values};
 use crate::error::Result;
 
 /// A piece has no more rows than this, however small they are.
@@ -85,6 +85,11 @@ fn empty_record(kind: RecordKind) -> Records {
         RecordKind::Lists { .. } => {
             Records::Lists(Lists { values: Values::U8(Vec::new()), ends: vec![0], missing: None })
         }
+        RecordKind::Cells { width } => {
+            let mut cells = Cells::new(width);
+            cells.push_null_row();
+            Records::Cells(cells)
+        }
     }
 }
 
@@ -92,6 +97,12 @@ fn empty_record(kind: RecordKind) -> Records {
 fn record_bytes<'a>(batch: &'a RecordBatch, binding: &Binding) -> Box<dyn Fn(usize) -> u64 + 'a> {
     let number = binding.number_bytes().max(1);
     let fixed = number.saturating_mul(binding.names().len() as u64);
+    if let RecordKind::Cells { .. } = binding.kind() {
+        let columns = binding.names().iter().filter_map(|name| batch.column_by_name(name));
+        let texts: Vec<_> =
+            columns.filter(|column| is_text(column.data_type())).map(|column| value_bytes(column, 0)).collect();
+        return Box::new(move |row| texts.iter().fold(fixed, |sum, text| sum.saturating_add(text(row))));
+    }
     match binding.names() {
         [name] => match batch.column_by_name(name) {
             Some(array) => value_bytes(array, number),

@@ -224,6 +224,7 @@ fn of_objects(fields: &[Field], columns: &Columns) -> Result<JsonShape> {
         Columns::One(name) if name == TEXT && fields.iter().all(|field| field.name != TEXT) => Form::Text(name.clone()),
         Columns::One(name) => one(find(fields, name)?)?,
         Columns::Many(names) => Form::Columns { names: many(fields, names)?, all: false },
+        Columns::Cells(_) => return Err(Error::unsupported("decode.kind = \"table\": JSON lines")),
     };
     let names: Vec<&str> = match &form {
         Form::Text(key) | Form::List { key, .. } => vec![key],
@@ -345,6 +346,7 @@ fn of_lists(lists: &Found, columns: &Columns) -> Result<JsonShape> {
         Columns::Only(Wanted::Images) => Err(no_images()),
         Columns::One(name) => refuse(format!("column `{name}`")),
         Columns::Many(names) => refuse(format!("columns `{}`…", names.first().map_or("", String::as_str))),
+        Columns::Cells(_) => refuse("columns".into()),
     }
 }
 

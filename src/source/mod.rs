@@ -14,6 +14,8 @@
 //! `parquet` and `arrow_stream` need the feature `parquet`.
 
 #[cfg(feature = "parquet")]
+mod arrow_cells;
+#[cfg(feature = "parquet")]
 mod arrow_messages;
 #[cfg(feature = "parquet")]
 #[cfg_attr(docsrs, doc(cfg(feature = "parquet")))]
@@ -75,7 +77,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Digest, Position, Values};
+use crate::data::{Cells, Digest, Position, Values};
 use crate::error::{Error, Result};
 
 /// A future behind a pointer, so that traits with async methods can be objects.
@@ -283,6 +285,8 @@ pub enum Records {
     Blobs(Blobs),
     /// Lists of numbers: token ids, rows of a table.
     Lists(Lists),
+    /// Rows of a table whose columns have types of their own; a row that cannot be read has nulls.
+    Cells(Cells),
 }
 
 impl Records {
@@ -291,6 +295,7 @@ impl Records {
         match self {
             Self::Blobs(blobs) => blobs.ends.len(),
             Self::Lists(lists) => lists.ends.len(),
+            Self::Cells(cells) => cells.num_rows(),
         }
     }
 
@@ -305,6 +310,7 @@ impl Records {
             Self::Lists(lists) => {
                 lists.values.num_bytes() + 8 * lists.ends.len() + lists.missing.as_ref().map_or(0, Vec::len)
             }
+            Self::Cells(cells) => cells.num_bytes(),
         }
     }
 }

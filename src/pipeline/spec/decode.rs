@@ -57,14 +57,17 @@ pub enum DecodeKind {
     Image,
     /// Lists of numbers, one row each.
     Rows,
+    /// Rows of a table whose columns mean something each: names, counts, numbers, times.
+    Table,
 }
 
 /// Every kind by its name in files, with its keys.
-pub(super) const KINDS: [(&str, DecodeKind, &[&str]); 4] = [
+pub(super) const KINDS: [(&str, DecodeKind, &[&str]); 5] = [
     ("text", DecodeKind::Text, &["tokenizer", "window", "end_of_text"]),
     ("tokens", DecodeKind::Tokens, &["vocab", "window"]),
     ("image", DecodeKind::Image, &["patch", "color", "levels", "size"]),
     ("rows", DecodeKind::Rows, &["cats"]),
+    ("table", DecodeKind::Table, &[]),
 ];
 
 /// Every colour space by its name in files.

@@ -63,6 +63,7 @@ impl NumberColumns {
     pub fn num_vars(&self) -> Option<usize> {
         match self.binding.kind() {
             RecordKind::Lists { width, .. } => width,
+            RecordKind::Cells { width } => Some(width),
             RecordKind::Text | RecordKind::Image => None,
         }
     }
