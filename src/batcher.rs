@@ -357,7 +357,7 @@ impl Batcher {
 
     fn deliver(&mut self) -> Result<Option<Item>> {
         let Some(table) = self.building.take() else { return Ok(None) };
-        let batch: Batch = table.into_batch()?;
+        let batch: Batch = table.into_batch_of(|var| self.shape.columns.get(var)?.num_cats())?;
         self.epoch_has_batches = true;
         Ok(Some(Item::Batch { batch, end: self.place.clone() }))
     }

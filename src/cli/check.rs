@@ -8,6 +8,7 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::json;
 
+use super::columns::describe_table;
 use super::output::{Outcome, counted, describe_answers, note, say, say_json, table, thousands};
 use super::pipeline_args::{PipelineArgs, Understood};
 use super::report::{StructureProgress, describe_columns, describe_rows, describe_start};
@@ -192,7 +193,10 @@ impl Found {
                 show_size(memory.pipeline)
             ),
         ));
-        table(&rows)
+        match &self.inputs.table {
+            Some(columns) => format!("{}\n{}", table(&rows), describe_table(columns, usize::MAX)),
+            None => table(&rows),
+        }
     }
 
     fn to_json(&self, name: &str, spec: &PipelineSpec) -> String {
@@ -208,6 +212,7 @@ impl Found {
                 "watched": self.watched,
             },
             "columns": self.inputs.reading,
+            "table": self.inputs.table.as_deref(),
             "decoder": {"identity": self.inputs.decoder.identity(), "rows": self.inputs.decoder.shape()},
             "batch": {"rows": spec.batch.rows, "first": self.first_batch},
             "circuit": {

@@ -18,6 +18,7 @@ mod answers;
 mod bench;
 mod bench_table;
 mod check;
+mod columns;
 mod compare;
 mod completions;
 mod constraint;

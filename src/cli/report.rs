@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::columns::{SHOWN, describe_table};
 use super::output::{counted, describe_answers, note, say, say_json, table, thousands};
 use crate::backend::TrainingPrecision;
 use crate::decode::{RowShape, ValueKind};
@@ -107,7 +108,8 @@ impl Report {
             ("run", format!("{}{place}", started.name)),
             ("source", format!("{}, {rows}{} variables", started.source, started.num_vars)),
         ];
-        rows.extend(started.columns.as_ref().map(|columns| ("columns", describe_columns(columns))));
+        let columns = started.columns.as_ref().filter(|_| started.table.is_none());
+        rows.extend(columns.map(|columns| ("columns", describe_columns(columns))));
         rows.extend(
             started.shape.as_ref().map(|shape| ("rows", format!("{}, {}", describe_rows(shape), started.input))),
         );
@@ -131,6 +133,9 @@ impl Report {
             rows.push(("resumed", format!("from {}", path.display())));
         }
         self.say(table(&rows));
+        if let Some(columns) = &started.table {
+            self.say(describe_table(columns, SHOWN));
+        }
         if std::io::stderr().is_terminal() {
             let bar = ProgressBar::with_draw_target(started.batches, ProgressDrawTarget::stderr());
             let template = match started.batches {
@@ -249,6 +254,7 @@ pub(super) fn describe_rows(shape: &RowShape) -> String {
     let values = match shape.values {
         ValueKind::Categories(cats) => format!("{} categories", thousands(u64::from(cats))),
         ValueKind::Reals => "real numbers".to_string(),
+        ValueKind::Mixed => "each a column of its own kind".to_string(),
     };
     let grid = shape.grid.as_ref().map_or(String::new(), |grid| {
         format!(" ({})", grid.iter().map(ToString::to_string).collect::<Vec<_>>().join("×"))

@@ -18,5 +18,5 @@ pub use cell::{Cell, CellType, Cells};
 pub use cursor::{Cursor, Item};
 pub use digest::Digest;
 pub use position::Position;
-pub use schema::{ColumnSchema, Label, Meaning, TableSchema};
+pub use schema::{ColumnSchema, InputSpec, Label, Meaning, TableSchema};
 pub use table::Table;

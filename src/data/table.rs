@@ -96,7 +96,28 @@ impl Table {
         }
     }
 
-    /// The rows as a batch: one column per variable.
+    /// The rows as a batch: one column per variable. Values of a variable that has `num_cats` are whole numbers, and
+    /// are as narrow as categories of so many are; where values are real, others stay real.
+    pub fn into_batch_of(self, num_cats: impl Fn(usize) -> Option<u32>) -> Result<Batch> {
+        let num_vars = self.num_vars;
+        let Values::F32(values) = &self.values else { return self.into_batch() };
+        let columns = (0..num_vars).map(|var| {
+            let of_var = values.iter().skip(var).step_by(num_vars).copied();
+            match num_cats(var) {
+                None => Values::F32(of_var.collect()),
+                Some(0..=0x100) => Values::U8(of_var.map(|value| value as u8).collect()),
+                Some(0..=0x1_0000) => Values::U16(of_var.map(|value| value as u16).collect()),
+                Some(_) => Values::U32(of_var.map(|value| value as u32).collect()),
+            }
+        });
+        let batch = Batch::from_columns(columns.collect())?;
+        Ok(match self.missing {
+            Some(mask) => batch.with_missing(|row, var| mask[row * num_vars + var]),
+            None => batch,
+        })
+    }
+
+    /// The rows as a batch: one column per variable, all of the same type.
     pub fn into_batch(self) -> Result<Batch> {
         let batch = match &self.values {
             Values::U8(values) => Batch::from_rows(values, self.num_vars),
@@ -126,6 +147,19 @@ mod tests {
         let batch = picked.into_batch().unwrap();
         assert_eq!(batch.column(0), &Values::U16(vec![300, 1]));
         assert!(batch.is_missing(0, 1) && !batch.is_missing(1, 1));
+    }
+
+    #[test]
+    fn columns_of_a_mixed_table_have_types_of_their_own() {
+        let cats = [Some(256), None, Some(300), Some(70_000)];
+        let table = Table::new(4, Values::F32(vec![255.0, 0.5, 299.0, 69_999.0, 0.0, -1.0, 1.0, 2.0])).unwrap();
+        let mask = vec![false, false, true, false, false, true, false, false];
+        let batch = table.with_missing(mask).unwrap().into_batch_of(|var| cats[var]).unwrap();
+        assert_eq!(batch.column(0), &Values::U8(vec![255, 0]));
+        assert_eq!(batch.column(1), &Values::F32(vec![0.5, -1.0]));
+        assert_eq!(batch.column(2), &Values::U16(vec![299, 1]));
+        assert_eq!(batch.column(3), &Values::U32(vec![69_999, 2]));
+        assert!(batch.is_missing(0, 2) && batch.is_missing(1, 1) && !batch.is_missing(0, 0));
     }
 
     #[test]

@@ -100,11 +100,9 @@ impl ImageDecoder {
             return Err(Error::option(format!("levels = {}: {why}", spec.categories())));
         }
         let channels = spec.color.channels();
-        let shape = RowShape {
-            num_vars: tile.0 * tile.1 * channels,
-            values: ValueKind::Categories(spec.categories()),
-            grid: Some(vec![tile.0, tile.1, channels]),
-        };
+        let values = ValueKind::Categories(spec.categories());
+        let grid = Some(vec![tile.0, tile.1, channels]);
+        let shape = RowShape { grid, ..RowShape::of(tile.0 * tile.1 * channels, values) };
         Ok(Self { spec, tile, shape, max_bytes: MAX_BYTES, room: Arc::new(Room::new(MAX_BYTES / 2)) })
     }
 

@@ -24,6 +24,7 @@ mod records;
 #[cfg(feature = "images")]
 mod room;
 pub mod rows;
+pub mod table;
 #[cfg(feature = "text")]
 #[cfg_attr(docsrs, doc(cfg(feature = "text")))]
 pub mod text;
@@ -35,7 +36,7 @@ pub mod ycocg;
 
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Table, Values};
+use crate::data::{InputSpec, Table, TableSchema, Values};
 use crate::error::Result;
 use crate::source::Piece;
 
@@ -54,6 +55,11 @@ pub trait Decoder: Send + Sync {
         1
     }
 
+    /// What the columns of a table mean, if they mean something each.
+    fn schema(&self) -> Option<&TableSchema> {
+        None
+    }
+
     /// Decodes all records that can be.
     fn decode(&self, piece: &Piece) -> Result<Decoded>;
 }
@@ -67,6 +73,25 @@ pub struct RowShape {
     pub values: ValueKind,
     /// Where variables lie on a grid: `[height, width, channels]` of an image patch, channel fastest.
     pub grid: Option<Vec<usize>>,
+    /// What every variable is where they are not alike ([`ValueKind::Mixed`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub columns: Vec<InputSpec>,
+}
+
+impl RowShape {
+    /// Rows of variables that are alike.
+    pub fn of(num_vars: usize, values: ValueKind) -> Self {
+        Self { num_vars, values, grid: None, columns: Vec::new() }
+    }
+
+    /// What a variable is.
+    pub fn values_of(&self, var: usize) -> ValueKind {
+        match self.columns.get(var).map(|input| input.num_cats()) {
+            None => self.values,
+            Some(Some(cats)) => ValueKind::Categories(cats),
+            Some(None) => ValueKind::Reals,
+        }
+    }
 }
 
 /// What the variables of a row are.
@@ -77,6 +102,8 @@ pub enum ValueKind {
     Categories(u32),
     /// Real numbers.
     Reals,
+    /// Something else for each variable ([`RowShape::columns`]).
+    Mixed,
 }
 
 /// What became of a piece.

@@ -29,7 +29,10 @@ impl RowDecoder {
         if values == ValueKind::Categories(0) {
             return Err(Error::option("cats = 0: must be at least 1, and above every value"));
         }
-        Ok(Self { shape: RowShape { num_vars, values, grid: None } })
+        if values == ValueKind::Mixed {
+            return Err(Error::option("rows of numbers are all of one kind: decode a table"));
+        }
+        Ok(Self { shape: RowShape::of(num_vars, values) })
     }
 
     /// Says where the variables lie on a grid.
@@ -52,7 +55,7 @@ impl Decoder for RowDecoder {
         let num_vars = self.shape.num_vars;
         match self.shape.values {
             ValueKind::Categories(cats) => format!("rows num_vars={num_vars} categories={cats}"),
-            ValueKind::Reals => format!("rows num_vars={num_vars} reals"),
+            ValueKind::Reals | ValueKind::Mixed => format!("rows num_vars={num_vars} reals"),
         }
     }
 
@@ -62,7 +65,7 @@ impl Decoder for RowDecoder {
             ValueKind::Categories(cats) => {
                 CategoryRule { cats, length: Some(num_vars), kind: ListKind::Rows }.check(piece)?
             }
-            ValueKind::Reals => check_reals(piece, records::lists(piece, "values")?, num_vars),
+            ValueKind::Reals | ValueKind::Mixed => check_reals(piece, records::lists(piece, "values")?, num_vars),
         };
         checked.into_rows(num_vars, piece)
     }

@@ -63,7 +63,7 @@ pub(super) fn token_shape(vocab: u32, window: usize) -> Result<RowShape> {
     if window == 0 {
         return Err(Error::option("window = 0: a row needs at least one token"));
     }
-    Ok(RowShape { num_vars: window, values: ValueKind::Categories(vocab), grid: None })
+    Ok(RowShape::of(window, ValueKind::Categories(vocab)))
 }
 
 #[cfg(test)]

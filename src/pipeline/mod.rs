@@ -21,5 +21,6 @@ pub mod spec;
 pub mod stop;
 pub mod stream;
 pub(crate) mod suggest;
+pub mod table;
 pub(crate) mod team;
 pub mod waits;

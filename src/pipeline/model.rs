@@ -12,9 +12,12 @@ use serde::Serialize;
 use super::observer::{Start, StartKind};
 use super::spec::{CircuitSpec, InputKind, ModelSpec, PdSpec, StartSpec, TyingSpec, expand_path};
 use crate::backend::cpu::bytes_per_row;
-use crate::circuit::distribution::STD_BOUNDS;
-use crate::circuit::{Categorical, Circuit, DiscreteLogistic, Distribution, Gaussian, ParamKind, Params, json};
-use crate::data::Batch;
+use crate::circuit::distribution::{LEAST_RATE, STD_BOUNDS};
+use crate::circuit::{
+    Bernoulli, Binomial, Categorical, Circuit, DiscreteLogistic, Distribution, Gaussian, NegativeBinomial, ParamKind,
+    Params, Poisson, json,
+};
+use crate::data::{Batch, InputSpec};
 use crate::decode::{RowShape, ValueKind};
 use crate::error::{Error, Result};
 use crate::optim::OptimizerSpec;
@@ -39,8 +42,23 @@ pub fn learns_structure(spec: &CircuitSpec) -> bool {
 /// Whether a circuit is built for what its rows are: its structure, or where the moments of its densities are taken
 /// about.
 pub fn needs_sample(spec: &CircuitSpec, shape: &RowShape) -> bool {
-    learns_structure(spec)
-        || !matches!(spec.model, ModelSpec::File { .. }) && input_kind(spec, shape.values) == InputKind::Gaussian
+    learns_structure(spec) || !matches!(spec.model, ModelSpec::File { .. }) && has_normal_inputs(spec, shape)
+}
+
+/// Returns true if an input of these rows is a normal distribution.
+fn has_normal_inputs(spec: &CircuitSpec, shape: &RowShape) -> bool {
+    match &shape.columns[..] {
+        [] => input_kind(spec, shape.values) == InputKind::Gaussian,
+        columns => columns.contains(&InputSpec::Gaussian),
+    }
+}
+
+/// Returns true if all inputs of these rows are tables.
+pub fn are_tables(spec: &CircuitSpec, shape: &RowShape) -> bool {
+    match &shape.columns[..] {
+        [] => input_kind(spec, shape.values) == InputKind::Categorical,
+        columns => columns.iter().all(|input| matches!(input, InputSpec::Categorical(_))),
+    }
 }
 
 /// Builds the circuit. `sample` are rows to learn a tree and the spread of real columns from; `tell` is told how much
@@ -60,11 +78,20 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>, tell: &(d
         return check_fits(circuit, shape).map_err(|e| e.at(path));
     }
     let num_vars = shape.num_vars;
-    let spreads = sample.filter(|_| input_kind(spec, shape.values) == InputKind::Gaussian).map(Spreads::of_rows);
+    let spreads = sample.filter(|_| has_normal_inputs(spec, shape)).map(Spreads::of_rows);
     let each: Vec<Arc<dyn Distribution>> = (0..num_vars)
-        .map(|var| input(spec, shape.values, spreads.as_ref().map(|spreads| spreads.of(var))))
+        .map(|var| input(spec, shape, var, spreads.as_ref().map(|spreads| spreads.of(var))))
         .collect::<Result<_>>()?;
-    let shared = input(spec, shape.values, spreads.as_ref().map(Spreads::shared))?;
+    if let Some(other) = shape.columns.iter().find(|&&input| spec.model.ties_inputs() && input != shape.columns[0]) {
+        return Err(Error::option(format!(
+            "model = \"{}\": all its variables share their inputs, and the columns of the table are not alike ({}, {}): \
+             hclt and rat-spn have inputs for each",
+            spec.model.name(),
+            shape.columns[0].name(),
+            other.name()
+        )));
+    }
+    let shared = input(spec, shape, 0, spreads.as_ref().map(Spreads::shared))?;
     let each = |var: usize| if spec.model.ties_inputs() { shared.clone() } else { each[var].clone() };
     let sample = || {
         sample.ok_or_else(|| {
@@ -109,7 +136,7 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>, tell: &(d
 pub fn start_of(spec: &CircuitSpec, circuit: &Circuit) -> Start {
     let from = match spec.start {
         None => StartKind::File,
-        Some(_) if starts_from_clusters(spec) => StartKind::Clusters,
+        Some(_) if starts_from_clusters(spec, circuit) => StartKind::Clusters,
         Some(StartSpec::Rows) => StartKind::Rows,
         Some(StartSpec::Noise) if has_densities(circuit) => StartKind::Densities,
         Some(StartSpec::Noise) => StartKind::Noise,
@@ -130,9 +157,9 @@ pub fn can_start_without(spec: &CircuitSpec, circuit: &Circuit) -> bool {
 
 /// Components of a mixture that start from chance alone are soon one, so that they start from clusters whatever their
 /// states start from.
-fn starts_from_clusters(spec: &CircuitSpec) -> bool {
+fn starts_from_clusters(spec: &CircuitSpec, circuit: &Circuit) -> bool {
     matches!(spec.model, ModelSpec::Hclt { components: 2.., tie_inputs: false, .. })
-        && matches!(spec.input, None | Some(InputKind::Categorical))
+        && input_categories(circuit).is_some()
 }
 
 /// The parameters to start from: those of the circuit's file; or random ones, moved to rows of `sample` as
@@ -148,7 +175,7 @@ pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit, sample: Option<&Bat
     let mut params = Params::random(circuit, spec.seed, spec.perturbation).map_err(|e| e.at("circuit"))?;
     let Some(sample) = sample else { return Ok(params) };
     let clusters = match (&spec.model, input_categories(circuit)) {
-        (ModelSpec::Hclt { components, .. }, Some(cats)) if starts_from_clusters(spec) => {
+        (ModelSpec::Hclt { components, .. }, Some(cats)) if starts_from_clusters(spec, circuit) => {
             Some(Clusters::of_rows(sample, cats, *components, spec.seed).map_err(|e| e.at("circuit"))?)
         }
         _ => None,
@@ -168,39 +195,59 @@ pub fn initial_params(spec: &CircuitSpec, circuit: &Circuit, sample: Option<&Bat
     Ok(params)
 }
 
-/// Categories of the first variable, if it has a table; all variables of a pipeline are alike.
+/// The most categories of a variable, if all inputs are tables.
 fn input_categories(circuit: &Circuit) -> Option<u32> {
-    match &circuit.params().first()?.kind {
-        ParamKind::Input(distribution) if distribution.is_table() => Some(distribution.num_params() as u32),
-        _ => None,
-    }
+    let inputs = circuit.params().iter().filter_map(|block| match &block.kind {
+        ParamKind::Input(input) => Some(input.is_table().then_some(input.num_params() as u32)),
+        ParamKind::Sum { .. } => None,
+    });
+    inputs.collect::<Option<Vec<u32>>>()?.into_iter().max()
 }
 
 /// What inputs are, where the pipeline may leave it open.
 pub fn input_kind(spec: &CircuitSpec, values: ValueKind) -> InputKind {
     spec.input.unwrap_or(match values {
         ValueKind::Categories(_) => InputKind::Categorical,
-        ValueKind::Reals => InputKind::Gaussian,
+        ValueKind::Reals | ValueKind::Mixed => InputKind::Gaussian,
     })
+}
+
+/// What the inputs of a variable are.
+fn input_spec(spec: &CircuitSpec, shape: &RowShape, var: usize) -> Result<InputSpec> {
+    let refuse =
+        |name: &str| Err(Error::option(format!("input = \"{name}\": needs categories, and the rows are real numbers")));
+    if let Some(own) = shape.columns.get(var) {
+        return match spec.input {
+            None => Ok(*own),
+            Some(_) => Err(Error::option(
+                "input: the columns of a table have inputs of their own: say [columns.NAME] distribution = …",
+            )),
+        };
+    }
+    match (input_kind(spec, shape.values), shape.values) {
+        (InputKind::Categorical, ValueKind::Categories(cats)) => Ok(InputSpec::Categorical(cats)),
+        (InputKind::DiscreteLogistic, ValueKind::Categories(cats)) => Ok(InputSpec::DiscreteLogistic(cats)),
+        (InputKind::Categorical, ValueKind::Reals | ValueKind::Mixed) => refuse("categorical"),
+        (InputKind::DiscreteLogistic, ValueKind::Reals | ValueKind::Mixed) => refuse("discrete-logistic"),
+        (InputKind::Gaussian, _) => Ok(InputSpec::Gaussian),
+    }
 }
 
 /// The distribution of a variable. A normal one takes moments about the centre of its column, and is at least `min_std`
 /// of its width wide.
-fn input(spec: &CircuitSpec, values: ValueKind, spread: Option<Spread>) -> Result<Arc<dyn Distribution>> {
-    let refuse =
-        |name: &str| Err(Error::option(format!("input = \"{name}\": needs categories, and the rows are real numbers")));
-    match (input_kind(spec, values), values) {
-        (InputKind::Categorical, ValueKind::Categories(cats)) => Ok(Categorical::new(cats)?),
-        (InputKind::Categorical, ValueKind::Reals) => refuse("categorical"),
-        (InputKind::DiscreteLogistic, ValueKind::Categories(cats)) => {
-            Ok(DiscreteLogistic::new(cats, (-1.0, 1.0), spec.min_std)?)
-        }
-        (InputKind::DiscreteLogistic, ValueKind::Reals) => refuse("discrete-logistic"),
-        (InputKind::Gaussian, _) => {
+fn input(spec: &CircuitSpec, shape: &RowShape, var: usize, spread: Option<Spread>) -> Result<Arc<dyn Distribution>> {
+    Ok(match input_spec(spec, shape, var)? {
+        InputSpec::Categorical(cats) => Categorical::new(cats)?,
+        InputSpec::Bernoulli => Bernoulli::new(),
+        InputSpec::Binomial(trials) => Binomial::new(trials)?,
+        InputSpec::Poisson => Poisson::new(LEAST_RATE)?,
+        InputSpec::NegativeBinomial => NegativeBinomial::new(LEAST_RATE)?,
+        InputSpec::DiscreteLogistic(cats) => DiscreteLogistic::new(cats, (-1.0, 1.0), spec.min_std)?,
+        InputSpec::Gaussian => {
             let Spread { centre, width } = spread.unwrap_or(Spread { centre: 0.0, width: 1.0 });
-            Ok(Gaussian::new((spec.min_std * width).clamp(STD_BOUNDS.0, STD_BOUNDS.1), centre)?)
+            Gaussian::new((spec.min_std * width).clamp(STD_BOUNDS.0, STD_BOUNDS.1), centre)?
         }
-    }
+    })
 }
 
 /// The grid of the variables, and where it may be cut.
@@ -302,7 +349,7 @@ mod tests {
     }
 
     fn shape(num_vars: usize, values: ValueKind, grid: Option<Vec<usize>>) -> RowShape {
-        RowShape { num_vars, values, grid }
+        RowShape { grid, ..RowShape::of(num_vars, values) }
     }
 
     fn rows(num_vars: usize, cats: usize) -> Batch {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::spec::OnDrift;
+use super::table::TableReport;
 use crate::backend::TrainingPrecision;
 use crate::decode::RowShape;
 use crate::learner::drift::DetectorKind;
@@ -77,6 +78,9 @@ pub struct Started {
     /// Which columns of a table are learned, and which are left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub columns: Option<Reading>,
+    /// What the columns of a table are understood as, where they mean something each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<TableReport>,
     /// Rows of an epoch, where that is known beforehand.
     pub rows: Option<u64>,
     /// How rows are understood.

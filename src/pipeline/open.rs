@@ -12,9 +12,11 @@ use std::sync::Arc;
 use async_channel::Sender;
 
 use super::spec::{
-    Compared, DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec, expand_path,
+    ColumnsSpec, Compared, DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec,
+    expand_path,
 };
-use crate::data::Values;
+use super::table::{TableReport, open_table};
+use crate::data::{TableSchema, Values};
 #[cfg(feature = "images")]
 use crate::decode::image::{Color, ImageDecoder, is_grey};
 use crate::decode::rows::RowDecoder;
@@ -24,6 +26,7 @@ use crate::decode::tokens::TokenDecoder;
 use crate::decode::{Decoder, ValueKind};
 use crate::detached::detached;
 use crate::error::{Error, ErrorKind, Result};
+use crate::source::ahead::Ahead;
 #[cfg(feature = "parquet")]
 use crate::source::arrow_stream::ArrowStream;
 use crate::source::compressed_tokens::CompressedTokens;
@@ -183,8 +186,10 @@ async fn open_hinted(
 /// Which columns are meant.
 fn columns_of(spec: &SourceSpec, decode: &DecodeSpec, like: Option<&Reading>) -> Columns {
     if decode.kind == Some(DecodeKind::Table) {
+        let of_schema = |schema: &TableSchema| schema.columns.iter().map(|column| column.name.clone()).collect();
         return match (&spec.column, &spec.columns[..], like) {
             (Some(name), ..) => Columns::Cells(vec![name.clone()]),
+            (None, [], None) => Columns::Cells(decode.schema.as_ref().map_or_else(Vec::new, of_schema)),
             (None, [], Some(like)) => like.columns(&Columns::Cells(Vec::new())),
             (None, names, _) => Columns::Cells(names.to_vec()),
         };
@@ -429,10 +434,25 @@ fn local_paths(shards: &[Shard]) -> Result<Vec<PathBuf>> {
     shards.iter().map(local).collect()
 }
 
-/// The decoder for what a source delivers, where `decode` does not say otherwise, and `decode` with all that was found.
-pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<(Arc<dyn Decoder>, DecodeSpec)> {
+/// A decoder, and what was found out about what it decodes.
+pub struct OpenedDecoder {
+    /// The decoder.
+    pub decoder: Arc<dyn Decoder>,
+    /// How records become rows, with all that was found.
+    pub decode: DecodeSpec,
+    /// What the columns of a table are understood as.
+    pub table: Option<Arc<TableReport>>,
+}
+
+/// The decoder for what a source delivers, where `decode` does not say otherwise.
+pub async fn open_decoder(decode: &DecodeSpec, columns: &ColumnsSpec, opened: &mut Opened) -> Result<OpenedDecoder> {
     let kind = decode.kind.unwrap_or_else(|| opened.likely_kind());
     let mut found = decode.of_kind(kind);
+    if kind == DecodeKind::Table {
+        let (decoder, table) = open_table(&found, columns, opened).await?;
+        found.schema = Some(decoder.schema().clone());
+        return Ok(OpenedDecoder { decoder, decode: found, table: Some(table) });
+    }
     #[cfg(feature = "images")]
     if kind == DecodeKind::Image && found.color.is_none() {
         found = DecodeSpec { color: Some(opened.likely_color().await?), ..found }.of_kind(kind);
@@ -441,7 +461,7 @@ pub async fn open_decoder(decode: &DecodeSpec, opened: &Opened) -> Result<(Arc<d
     if let (DecodeKind::Rows, ValueKind::Categories(cats)) = (kind, decoder.shape().values) {
         found.cats = Some(cats);
     }
-    Ok((decoder, found))
+    Ok(OpenedDecoder { decoder, decode: found, table: None })
 }
 
 async fn decoder_of_kind(kind: DecodeKind, decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dyn Decoder>> {
@@ -463,7 +483,7 @@ async fn decoder_of_kind(kind: DecodeKind, decode: &DecodeSpec, opened: &Opened)
         #[cfg(not(feature = "images"))]
         DecodeKind::Image => Err(Error::not_built("kind: image", "images")),
         DecodeKind::Rows => opened.row_decoder(decode).await,
-        DecodeKind::Table => Err(Error::unsupported("kind = \"table\"")),
+        DecodeKind::Table => unreachable!("opened by itself"),
     }
 }
 
@@ -617,6 +637,38 @@ impl Opened {
             Ok::<_, Error>(pieces)
         });
         cut.await.map_err(|e| Error::internal(format!("looking at the first rows: {e}")))?
+    }
+
+    /// Like `look`; records of a live stream are held, and delivered all the same.
+    pub(super) async fn look_and_hold(
+        &mut self,
+        records: usize,
+        mut see: impl FnMut(&Piece) -> Result<()> + Send,
+    ) -> Result<()> {
+        let (Source::Live(source), None) = (&self.source, &self.first_file) else {
+            return self.look(records, see).await;
+        };
+        let (source, limits) = (source.clone(), self.limits);
+        // Reading blocks until somebody writes, and is shown where it may be: pieces come through a channel.
+        let (send, pieces) = async_channel::bounded(1);
+        let look = detached("first-records", move || {
+            Ahead::look(source, &limits, records, |piece| {
+                send.send_blocking(piece.clone()).map_err(|_| Error::internal("nobody looks at the first records"))
+            })
+        });
+        let mut look = std::pin::pin!(look);
+        let ahead = loop {
+            tokio::select! {
+                biased;
+                Ok(piece) = pieces.recv() => see(&piece)?,
+                ahead = &mut look => break ahead?,
+            }
+        };
+        while let Ok(piece) = pieces.try_recv() {
+            see(&piece)?;
+        }
+        self.source = Source::Live(Arc::new(ahead));
+        Ok(())
     }
 
     /// Shows the first records to `see`, about `records` of them.

@@ -12,13 +12,14 @@ use serde_json::json;
 
 pub use super::build::{Built, Given};
 use super::feed::Feed;
-use super::model::input_kind;
-use super::open::{HeldOutRows, open_decoder, open_source, open_source_telling};
+use super::model::{are_tables, input_kind};
+use super::open::{HeldOutRows, Opened, OpenedDecoder, open_decoder, open_source, open_source_telling};
 use super::spec::{
     DEFAULT_HELD_OUT, DecodeSpec, Format, InputKind, ModelSpec, PipelineSpec, SourceSpec, StartSpec, ValidateSpec,
     expand_path,
 };
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
+use super::table::TableReport;
 use crate::batcher::{BatchSpec, OnBad};
 use crate::data::{Batch, Cursor, Digest, Item};
 use crate::decode::Decoder;
@@ -45,6 +46,8 @@ pub struct Inputs {
     digests: Vec<String>,
     /// What they mean.
     pub decoder: Arc<dyn Decoder>,
+    /// What the columns of a table are understood as.
+    pub table: Option<Arc<TableReport>>,
     /// What is held out.
     pub valid: Option<HeldOut>,
     /// What is looked at only when the held-out rows say that the model is the best so far. No pipeline has any: a
@@ -126,9 +129,19 @@ impl Inputs {
 
     /// The same; says what it waits for, if it has to wait for a first file.
     pub async fn open_telling(spec: &PipelineSpec, tell: &Sender<String>) -> Result<Self> {
-        let opened = open_source_telling(&spec.source, &spec.decode, spec.pipeline.memory, None, tell).await;
-        let opened = opened.map_err(|e| e.at("source"))?;
-        let (decoder, decode) = open_decoder(&spec.decode, &opened).await.map_err(|e| e.at("decode"))?;
+        let (mut opened, mut found) = open_rows(spec, &spec.decode, tell).await?;
+        let num_read = opened.reading.as_ref().map_or(0, |reading| reading.read.len());
+        let is_narrower = found.decode.schema.as_ref().is_some_and(|schema| schema.num_vars() < num_read);
+        if is_narrower && !matches!(opened.source, Source::Live(_)) {
+            // What is not learned from is not read either.
+            let table = found.table.take();
+            let columns = found.decode.schema.iter().flat_map(|schema| &schema.columns);
+            let columns = columns.map(|column| column.name.clone()).collect();
+            let source = SourceSpec { column: None, columns, ..spec.source.clone() };
+            (opened, found) = open_rows(&PipelineSpec { source, ..spec.clone() }, &found.decode, tell).await?;
+            found.table = table;
+        }
+        let OpenedDecoder { decoder, decode, table } = found;
         let valid = match &spec.validate {
             None => None,
             Some(validate) => {
@@ -141,6 +154,7 @@ impl Inputs {
             reading: opened.reading,
             digests: opened.digests,
             decoder,
+            table,
             valid,
             test: None,
             begun: Arc::default(),
@@ -175,7 +189,7 @@ impl Inputs {
         if let ModelSpec::File { path } = &spec.circuit.model {
             let path = expand_path(path)?;
             circuit.update(read_regular(Path::new(&path)).map_err(|e| Error::io_at(&path, &e))?);
-        } else if input_kind(&spec.circuit, self.decoder.shape().values) != InputKind::Categorical {
+        } else if !are_tables(&spec.circuit, self.decoder.shape()) {
             circuit = circuit.part(DENSITY_START);
         }
         let mut decoder = self.decoder.identity();
@@ -278,6 +292,9 @@ impl Inputs {
     /// What inputs a variable has.
     pub fn describe_input(&self) -> &'static str {
         let circuit = &self.spec.circuit;
+        if !self.decoder.shape().columns.is_empty() && !matches!(circuit.model, ModelSpec::File { .. }) {
+            return "inputs as the columns say";
+        }
         match (&circuit.model, input_kind(circuit, self.decoder.shape().values)) {
             (ModelSpec::File { .. }, _) => "as the circuit's file says",
             (_, InputKind::Categorical) => "a table of probabilities each",
@@ -297,11 +314,22 @@ impl Inputs {
     }
 }
 
+/// The source and the decoder of a pipeline whose records are decoded like this.
+async fn open_rows(spec: &PipelineSpec, decode: &DecodeSpec, tell: &Sender<String>) -> Result<(Opened, OpenedDecoder)> {
+    let opened = open_source_telling(&spec.source, decode, spec.pipeline.memory, None, tell).await;
+    let mut opened = opened.map_err(|e| e.at("source"))?;
+    let found = open_decoder(decode, &spec.columns, &mut opened).await.map_err(|e| e.at("decode"))?;
+    Ok((opened, found))
+}
+
 /// A pipeline with what the data decided.
 fn resolved(spec: &PipelineSpec, decode: &DecodeSpec, reading: Option<&Reading>) -> PipelineSpec {
     let mut spec = PipelineSpec { decode: decode.clone(), ..spec.clone() };
     let source = &mut spec.source;
-    if let (None, [], Some(reading)) = (&source.column, &source.columns[..], reading) {
+    if let (Some(reading), true) = (reading, decode.schema.is_some()) {
+        source.column = None;
+        source.columns = reading.read.iter().map(|column| column.name.clone()).collect();
+    } else if let (None, [], Some(reading)) = (&source.column, &source.columns[..], reading) {
         match &reading.read[..] {
             [column] => source.column = Some(column.name.clone()),
             columns => source.columns = columns.iter().map(|column| column.name.clone()).collect(),

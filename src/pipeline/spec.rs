@@ -18,6 +18,7 @@
 //! Which keys there are is in `tables`, for the reader and for `anemone keys` alike.
 
 mod circuit;
+mod columns;
 mod decode;
 mod defaults;
 mod document;
@@ -39,6 +40,7 @@ use serde::{Serialize, Serializer};
 
 pub(crate) use circuit::{COMMON as CIRCUIT_COMMON, MODELS};
 pub use circuit::{CircuitSpec, InputKind, ModelSpec, PdSpec, StartSpec, TyingSpec};
+pub use columns::ColumnsSpec;
 pub use decode::{DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, GPT2_VOCAB};
 pub(crate) use defaults::default_words;
 pub(crate) use document::{Document, inline, parse_value};
@@ -67,6 +69,9 @@ pub struct PipelineSpec {
     pub source: SourceSpec,
     /// What they mean.
     pub decode: DecodeSpec,
+    /// What single columns of a table mean.
+    #[serde(skip_serializing_if = "ColumnsSpec::is_empty")]
+    pub columns: ColumnsSpec,
     /// How they are put together.
     #[serde(serialize_with = "as_section")]
     pub batch: BatchSpec,
@@ -192,7 +197,8 @@ impl PipelineSpec {
     pub(crate) fn from_document(document: &Document) -> Result<Self> {
         for key in document.root().keys() {
             let names = tables::ROOT.keys.iter().map(|key| key.name);
-            let known = || tables::SECTIONS.iter().map(|table| table.path).chain(names.clone());
+            let sections = tables::SECTIONS.iter().map(|table| table.path);
+            let known = || sections.clone().chain(["columns"]).chain(names.clone());
             if !known().any(|known| known == key) {
                 let elsewhere = elsewhere("")(key);
                 let hint = elsewhere.map_or_else(
@@ -212,11 +218,22 @@ impl PipelineSpec {
         };
         let source = source::read(document, elsewhere("source"))?;
         let learn = learn::read(document, &source, elsewhere("learn"))?;
+        let decode = decode::read(document, &source, elsewhere("decode"))?;
+        let columns = columns::read(document)?;
+        if let Some(kind) = decode.kind.filter(|kind| *kind != DecodeKind::Table && !columns.is_empty()) {
+            let (place, kind) = (document.place("columns"), kind.name());
+            return Err(Error::option(format!(
+                "{place}: [columns] has no meaning for kind = \"{kind}\": columns of a table (kind = \"table\") mean \
+                 something each"
+            )));
+        }
+        let is_table = decode.kind == Some(DecodeKind::Table);
         Ok(Self {
             name,
-            decode: decode::read(document, &source, elsewhere("decode"))?,
+            decode,
+            columns,
             batch: BatchSpec { epoch_rows: learn.window_rows, ..read_batch(document, &source)? },
-            circuit: circuit::read(document, elsewhere("circuit"))?,
+            circuit: circuit::read(document, is_table, elsewhere("circuit"))?,
             learn,
             drift: drift::read(document, &source, elsewhere("drift"))?,
             validate: source::read_validate(document, &source, elsewhere("validate"))?,

@@ -13,6 +13,7 @@
 //!
 //! `parquet` and `arrow_stream` need the feature `parquet`.
 
+pub mod ahead;
 #[cfg(feature = "parquet")]
 mod arrow_cells;
 #[cfg(feature = "parquet")]

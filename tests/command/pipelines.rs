@@ -40,11 +40,12 @@ fn shape(spec: &PipelineSpec) -> RowShape {
             Some(synthetic) => categories(synthetic.num_vars, synthetic.cats),
             None => categories(805, decode.cats.unwrap()),
         },
+        DecodeKind::Table => panic!("its columns are known only with its data"),
     }
 }
 
 fn categories(num_vars: usize, cats: u32) -> RowShape {
-    RowShape { num_vars, values: ValueKind::Categories(cats), grid: None }
+    RowShape::of(num_vars, ValueKind::Categories(cats))
 }
 
 /// A few random rows of that shape. Few categories, so that pairs of variables are counted and a test stays quick.

@@ -131,7 +131,7 @@ impl MadeDecoder {
             Kind::Pairs | Kind::AllPairs => 2,
         };
         let values = ValueKind::Categories(if matches!(kind, Kind::Bytes(_)) { 256 } else { u32::MAX });
-        Arc::new(Self { kind, shape: RowShape { num_vars, values, grid: None }, jitter })
+        Arc::new(Self { kind, shape: RowShape::of(num_vars, values), jitter })
     }
 }
 

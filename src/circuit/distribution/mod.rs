@@ -25,7 +25,7 @@ pub use categorical::Categorical;
 pub use discrete_logistic::DiscreteLogistic;
 pub use gaussian::Gaussian;
 pub use negative_binomial::NegativeBinomial;
-pub use poisson::Poisson;
+pub use poisson::{LEAST_RATE, Poisson};
 
 use super::Smoothing;
 use crate::error::{Error, Result};
@@ -128,8 +128,8 @@ pub fn from_json(name: &str, options: &Map<String, Value>) -> Result<Arc<dyn Dis
         "categorical" => Ok(Categorical::new(option_u32(options, "cats")?)?),
         "bernoulli" => Ok(Bernoulli::new()),
         "binomial" => Ok(Binomial::new(option_u32(options, "trials")?)?),
-        "poisson" => Ok(Poisson::new(option_f64(options, "min_rate", poisson::LEAST_RATE)?)?),
-        "negative_binomial" => Ok(NegativeBinomial::new(option_f64(options, "min_mean", poisson::LEAST_RATE)?)?),
+        "poisson" => Ok(Poisson::new(option_f64(options, "min_rate", LEAST_RATE)?)?),
+        "negative_binomial" => Ok(NegativeBinomial::new(option_f64(options, "min_mean", LEAST_RATE)?)?),
         "gaussian" => Ok(Gaussian::new(option_f64(options, "min_sigma", 0.01)?, option_f64(options, "origin", 0.0)?)?),
         "discrete_logistic" => Ok(DiscreteLogistic::new(
             option_u32(options, "cats")?,

@@ -18,7 +18,7 @@ pub struct Poisson {
 }
 
 /// The least rate where nothing is said.
-pub(super) const LEAST_RATE: f64 = 1e-3;
+pub const LEAST_RATE: f64 = 1e-3;
 
 impl Poisson {
     /// With a rate of at least `min_rate`.

@@ -85,19 +85,27 @@ pub enum AskedMeaning {
     Ignore,
 }
 
+/// Every meaning by its name in files.
+pub const MEANINGS: [(&str, AskedMeaning); 13] = [
+    ("category", AskedMeaning::Category),
+    ("bool", AskedMeaning::Bool),
+    ("count", AskedMeaning::Count),
+    ("number", AskedMeaning::Number),
+    ("bins", AskedMeaning::Bins),
+    ("time", AskedMeaning::Time),
+    ("minute", AskedMeaning::Part(TimePart::Minute)),
+    ("hour", AskedMeaning::Part(TimePart::Hour)),
+    ("weekday", AskedMeaning::Part(TimePart::Weekday)),
+    ("day", AskedMeaning::Part(TimePart::Day)),
+    ("month", AskedMeaning::Part(TimePart::Month)),
+    ("quarter", AskedMeaning::Part(TimePart::Quarter)),
+    ("ignore", AskedMeaning::Ignore),
+];
+
 impl AskedMeaning {
     /// The name in files.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Category => "category",
-            Self::Bool => "bool",
-            Self::Count => "count",
-            Self::Number => "number",
-            Self::Bins => "bins",
-            Self::Time => "time",
-            Self::Part(part) => part.name(),
-            Self::Ignore => "ignore",
-        }
+        MEANINGS.iter().find(|(_, known)| *known == self).map_or("", |(name, _)| name)
     }
 }
 
@@ -617,6 +625,59 @@ impl Kind {
 }
 
 impl ColumnAsk {
+    /// Returns true if the column is not to be learned from.
+    pub fn is_ignored(&self) -> bool {
+        self.implied() == Some(AskedMeaning::Ignore)
+    }
+
+    /// Returns true if a meaning is what was asked for, as far as something was.
+    pub fn agrees_with(&self, meaning: &Meaning) -> bool {
+        let is_meant = match (self.implied(), meaning) {
+            (None, _) => true,
+            (Some(AskedMeaning::Part(asked)), Meaning::Part { part }) => asked == *part,
+            (Some(asked), meaning) => matches!(
+                (asked, meaning),
+                (AskedMeaning::Category, Meaning::Category { .. })
+                    | (AskedMeaning::Bool, Meaning::Bool { .. })
+                    | (AskedMeaning::Count, Meaning::Count { .. })
+                    | (AskedMeaning::Number, Meaning::Number | Meaning::Range { .. })
+                    | (AskedMeaning::Bins, Meaning::Bins { .. })
+                    | (AskedMeaning::Time, Meaning::Time { .. })
+            ),
+        };
+        is_meant
+            && match meaning {
+                Meaning::Category { vocabulary, unseen } => {
+                    let slots = vocabulary.len() + usize::from(*unseen == Unseen::Other);
+                    let same = |names: &Vec<String>| {
+                        names.len() == vocabulary.len()
+                            && names.iter().zip(vocabulary).all(|(a, b)| *a == b.to_string())
+                    };
+                    self.unseen.is_none_or(|asked| asked == *unseen)
+                        && self.categories.is_none_or(|most| slots <= most as usize)
+                        && self.vocabulary.as_ref().is_none_or(same)
+                }
+                Meaning::Bool { distribution } => self.distribution.is_none_or(|asked| {
+                    (asked == AskedDistribution::Bernoulli) == (*distribution == BoolDistribution::Bernoulli)
+                }),
+                Meaning::Count { distribution } => match (self.distribution, distribution) {
+                    (Some(AskedDistribution::Binomial), CountDistribution::Binomial(trials)) => {
+                        self.trials.is_none_or(|asked| asked == *trials)
+                    }
+                    (Some(AskedDistribution::Binomial), _) => false,
+                    (Some(AskedDistribution::Poisson), other) => *other == CountDistribution::Poisson,
+                    (_, other) => *other == CountDistribution::NegativeBinomial,
+                },
+                Meaning::Number => self.distribution != Some(AskedDistribution::DiscreteLogistic),
+                Meaning::Range { low, high } => {
+                    self.distribution == Some(AskedDistribution::DiscreteLogistic)
+                        && self.range.is_none_or(|asked| asked == (*low, *high))
+                }
+                Meaning::Bins { means, .. } => means.len() <= self.bins.unwrap_or(DEFAULT_BINS) as usize,
+                Meaning::Time { .. } | Meaning::Part { .. } => true,
+            }
+    }
+
     /// What is said, or what the other keys imply.
     fn implied(&self) -> Option<AskedMeaning> {
         self.meaning.or_else(|| {

@@ -38,13 +38,29 @@ pub(super) fn find_checkpoint(
     Ok(latest.found)
 }
 
-/// The pipeline with what the first file of a watched folder decided when the run began, where it is silent: that file
-/// may be gone.
+/// The pipeline with what the first rows of a live stream decided when the run began, where it is silent: they may be
+/// gone, and so may the first file of a watched folder.
 pub(super) fn as_decided(spec: &PipelineSpec, resumed: Option<&Found>) -> PipelineSpec {
     let mut spec = spec.clone();
     let record = resumed.and_then(|(_, checkpoint)| RunRecord::read(&checkpoint.meta.extra).ok());
     let saved = record.and_then(|record| PipelineSpec::parse(&record.pipeline, RESOLVED).ok());
-    if let Some(saved) = saved.filter(|saved| spec.source.watch && saved.source.files == spec.source.files) {
+    let is_same = |saved: &PipelineSpec| {
+        let (now, then) = (&spec.source, &saved.source);
+        now.is_live() && (&now.files, &now.kafka) == (&then.files, &then.kafka)
+    };
+    let Some(saved) = saved.filter(is_same) else { return spec };
+    // The rows in which the columns of a table were understood do not come again.
+    if spec.decode.kind.is_none_or(|kind| saved.decode.kind == Some(kind))
+        && spec.decode.schema.is_none()
+        && saved.decode.schema.is_some()
+        && spec.columns == saved.columns
+    {
+        (spec.decode.kind, spec.decode.schema) = (saved.decode.kind, saved.decode.schema.clone());
+        if spec.source.column.is_none() && spec.source.columns.is_empty() {
+            (spec.source.column, spec.source.columns) = (saved.source.column.clone(), saved.source.columns.clone());
+        }
+    }
+    if spec.source.watch {
         if spec.decode.kind.is_none_or(|kind| saved.decode.kind == Some(kind)) {
             spec.decode.kind = saved.decode.kind;
             spec.decode.cats = spec.decode.cats.or(saved.decode.cats);

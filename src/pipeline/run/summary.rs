@@ -19,6 +19,7 @@ impl Run<'_> {
             step: self.line.step,
             source: self.inputs.describe_source(),
             columns: self.inputs.reading.clone(),
+            table: self.inputs.table.as_deref().cloned(),
             rows: self.inputs.num_rows(),
             shape: Some(self.inputs.decoder.shape().clone()),
             input: self.inputs.describe_input().to_string(),

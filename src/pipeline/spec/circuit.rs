@@ -155,6 +155,9 @@ pub(crate) const MODELS: [(&str, &[&str]); 7] = [
     ("file", &["path"]),
 ];
 
+/// What learns a table where nothing is said.
+const MODEL_OF_TABLES: &str = "hclt";
+
 /// Keys of every model.
 pub(crate) const COMMON: [&str; 6] = ["model", "input", "min_std", "structure_rows", "seed", "perturbation"];
 
@@ -222,9 +225,15 @@ impl ModelSpec {
     }
 }
 
-pub(super) fn read(document: &Document, elsewhere: impl Fn(&str) -> Option<String>) -> Result<CircuitSpec> {
+pub(super) fn read(
+    document: &Document,
+    is_table: bool,
+    elsewhere: impl Fn(&str) -> Option<String>,
+) -> Result<CircuitSpec> {
     let section = Section::open(document, "circuit")?;
-    let model = section.choice("model", &MODELS.map(|(name, _)| (name, name)))?.unwrap_or(MODELS[0].0);
+    // Columns of a table come in no order, and are not alike.
+    let usual = if is_table { MODEL_OF_TABLES } else { MODELS[0].0 };
+    let model = section.choice("model", &MODELS.map(|(name, _)| (name, name)))?.unwrap_or(usual);
     let own = MODELS.iter().find(|(name, _)| *name == model).map_or(&[][..], |(_, keys)| keys);
     let known = tables::CIRCUIT.filtered(|key| COMMON.contains(&key) || own.contains(&key));
     let is_foreign = |key: &&str| tables::CIRCUIT.key(key).is_some() && known.iter().all(|known| known.name != *key);

@@ -6,6 +6,7 @@ use super::document::Document;
 use super::section::Section;
 use super::source::{Format, SourceSpec};
 use super::tables;
+use crate::data::TableSchema;
 use crate::decode::image_spec::{Color, ImageSpec, MAX_LEVELS};
 use crate::error::Result;
 use crate::pipeline::suggest::list;
@@ -43,6 +44,9 @@ pub struct DecodeSpec {
     /// For rows: how many categories a variable has; `None` counts them over the first rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cats: Option<u32>,
+    /// For tables: what every column means; `None` finds it in the first rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<TableSchema>,
 }
 
 /// What records are.
@@ -67,7 +71,7 @@ pub(super) const KINDS: [(&str, DecodeKind, &[&str]); 5] = [
     ("tokens", DecodeKind::Tokens, &["vocab", "window"]),
     ("image", DecodeKind::Image, &["patch", "color", "levels", "size"]),
     ("rows", DecodeKind::Rows, &["cats"]),
-    ("table", DecodeKind::Table, &[]),
+    ("table", DecodeKind::Table, &["schema"]),
 ];
 
 /// Every colour space by its name in files.
@@ -115,6 +119,7 @@ impl DecodeSpec {
             levels: color.filter(|color| color.has_levels()).map(|_| self.levels.unwrap_or(MAX_LEVELS)),
             size: is(DecodeKind::Image).and(self.size),
             cats: is(DecodeKind::Rows).and(self.cats),
+            schema: is(DecodeKind::Table).and(self.schema.clone()),
         }
     }
 
@@ -138,6 +143,7 @@ pub(super) fn read(
     let section = Section::open(document, "decode")?.only(tables::DECODE.keys, elsewhere)?;
     let kind = section.choice("kind", &KINDS.map(|(name, kind, _)| (name, kind)))?;
     let kind = kind.or_else(|| kind_of_source(source)).or_else(|| kind_of_keys(section));
+    let kind = kind.or_else(|| document.get("columns").map(|_| DecodeKind::Table));
     if let Some(kind) = kind
         && let Some(key) = section.keys().find(|key| *key != "kind" && !kind.keys().contains(key))
     {
@@ -160,6 +166,12 @@ pub(super) fn read(
         levels: section.small("levels", 0)?,
         size: section.counts("size", Some(2))?.map(|size| (size[0], size[1])),
         cats: section.small("cats", 1)?,
+        schema: match section.value("schema") {
+            None => None,
+            Some(schema) => {
+                Some(TableSchema::from_json(schema).map_err(|error| section.refuse_value("schema", &error))?)
+            }
+        },
     };
     if kind == Some(DecodeKind::Image) && written.patch.is_none() && written.size.is_none() {
         let why = "is missing: say into what squares images are cut (patch = 16), or how large all of them are \

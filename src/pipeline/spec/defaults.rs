@@ -102,6 +102,7 @@ fn shortest(table: &Table) -> Vec<(&'static str, String)> {
             });
             schedules.collect()
         }
+        "columns.NAME" => vec![(NOBODY, "[source]\nfiles = \"a.parquet\"\n[columns.NAME]\n".to_string())],
         "source.kafka" => vec![(NOBODY, "[source.kafka]\nbrokers = \"a:9092\"\ntopic = \"t\"\n".to_string())],
         _ => vec![(NOBODY, SYNTHETIC.to_string())],
     }

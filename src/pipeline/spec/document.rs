@@ -89,6 +89,22 @@ impl Document {
         Ok(())
     }
 
+    /// Only the table `name` of the table `parent`, at a path that has no surprises in it.
+    pub fn renamed(&self, parent: &str, name: &str, path: &str) -> Self {
+        let mut part = Self::new(&self.name);
+        let value = self.get(parent).and_then(|table| table.get(name)).cloned();
+        let (outer, inner) = path.split_once('.').unwrap_or(("", path));
+        let inside = Map::from_iter([(inner.to_string(), value.unwrap_or_default())]);
+        part.root.insert(outer.to_string(), Value::Object(inside));
+        let old = format!("{parent}.{name}");
+        for (place, at) in &self.places {
+            if let Some(rest) = place.strip_prefix(&old).filter(|rest| rest.is_empty() || rest.starts_with('.')) {
+                part.places.insert(format!("{path}{rest}"), at.clone());
+            }
+        }
+        part
+    }
+
     /// Takes out a value. Returns true if it was there.
     pub fn remove(&mut self, path: &str) -> bool {
         let (parents, key) = path.rsplit_once('.').unwrap_or(("", path));

@@ -83,6 +83,11 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// The error that a value is not what it should be, where it is too long to be shown.
+    pub fn refuse_value(&self, key: &str, why: impl Display) -> Error {
+        Error::option(format!("{}: {why}", self.at(key)))
+    }
+
     fn expected(&self, key: &str, what: &str) -> Error {
         let written = self.value(key).map_or(String::new(), ToString::to_string);
         Error::option(format!("{} = {written}: expected {what}", self.at(key)))

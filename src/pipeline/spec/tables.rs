@@ -8,6 +8,7 @@ use super::key::Accepted::{Between, Counts, Length, Number, Other, Size, Text, T
 use super::key::Unset::{Default, DefaultIf, Derived, Means, Required, Value};
 use super::key::{Key, Table, for_all, key};
 use super::{circuit, decode, learn, source};
+use crate::data::schema::MOST_CATS;
 use crate::optim::OPTIMIZERS;
 
 /// The sections of a pipeline, in the order of the data.
@@ -15,12 +16,13 @@ pub(crate) const SECTIONS: [&Table; 10] =
     [&SOURCE, &DECODE, &BATCH, &CIRCUIT, &LEARN, &DRIFT, &VALIDATE, &CHECKPOINT, &METRICS, &PIPELINE];
 
 /// Everything a pipeline may say, in the order of the file.
-pub(crate) const ALL: [&Table; 16] = [
+pub(crate) const ALL: [&Table; 17] = [
     &ROOT,
     &SOURCE,
     &SYNTHETIC,
     &KAFKA,
     &DECODE,
+    &COLUMNS,
     &BATCH,
     &CIRCUIT,
     &LEARN,
@@ -191,7 +193,7 @@ pub(super) const DECODE: Table = Table {
     keys: &[
         key(
             "kind",
-            Word(&["text", "tokens", "image", "rows"]),
+            Word(&["text", "tokens", "image", "rows", "table"]),
             Derived("by the source, by the other keys, or by the first records"),
             "What the records are",
         ),
@@ -219,6 +221,71 @@ pub(super) const DECODE: Table = Table {
             "Height and width that all images must have",
         ),
         key("cats", Between(1, u32::MAX as u64), Means("counted over the first rows"), "Categories of a variable"),
+        key(
+            "schema",
+            Other("table, as a run writes it into `resolved.toml`"),
+            Means("found in the first rows, and by what `[columns]` says"),
+            "What every column of a table means",
+        ),
+    ],
+};
+
+pub(super) const COLUMNS: Table = Table {
+    path: "columns.NAME",
+    about: "What a column of a table (`decode.kind = \"table\"`) means, where the rule is not what is meant; `anemone \
+            check` shows what all of them are understood as, docs/GUIDE.md has the rule. `as` may be left out where \
+            another key says it.",
+    owners: for_all,
+    keys: &[
+        key(
+            "as",
+            Word(&[
+                "category", "bool", "count", "number", "bins", "time", "minute", "hour", "weekday", "day", "month",
+                "quarter", "ignore",
+            ]),
+            Means("by the rule"),
+            "A name, a truth, how many, a number, its quantile bin, a date or time, a part of it; or not learned from",
+        ),
+        key(
+            "categories",
+            Between(2, MOST_CATS as u64),
+            Derived("256"),
+            "Categories of names, *other* among them: the most frequent of the first rows",
+        ),
+        key(
+            "vocabulary",
+            Other("list of names, or a file with one a line"),
+            Means("the most frequent of the first rows"),
+            "The names of the categories",
+        ),
+        key("unseen", Word(&["other", "error"]), Derived("`\"other\"`"), "What another name is: *other*, or bad data"),
+        key("bins", Between(2, MOST_CATS as u64), Derived("16"), "Bins with about as many of the first rows each"),
+        key(
+            "distribution",
+            Word(&[
+                "categorical",
+                "bernoulli",
+                "binomial",
+                "poisson",
+                "negative-binomial",
+                "gaussian",
+                "discrete-logistic",
+            ]),
+            Means("categorical of names, truths and bins; negative binomial of counts; gaussian of numbers and times"),
+            "What the inputs are",
+        ),
+        key(
+            "trials",
+            Between(1, MOST_CATS as u64),
+            Derived("the largest of the first rows"),
+            "How many a binomial count is out of",
+        ),
+        key(
+            "range",
+            Other("list of the least and the largest whole number"),
+            Derived("that of the first rows"),
+            "Of numbers with `distribution = \"discrete-logistic\"`",
+        ),
     ],
 };
 
@@ -260,7 +327,7 @@ pub(super) const CIRCUIT: Table = Table {
         key(
             "model",
             Word(&["hmm", "monarch-hmm", "hclt", "pd", "pdhclt", "rat-spn", "file"]),
-            Value("\"hmm\""),
+            Derived("`\"hclt\"` for tables, else `\"hmm\"`"),
             "The structure",
         ),
         key(
