@@ -114,9 +114,9 @@ pub(super) fn run(args: &InpaintArgs) -> Outcome {
             sink.finish()?;
             args.draw.out.clone()
         }
-        View::Values(layout, decoder) => {
+        View::Values(layout, meant) => {
             let (out, num_vars) = (args.draw.out.as_deref(), model.circuit.num_vars());
-            let mut lines = RowLines::open(out, *layout, decoder.as_ref(), num_vars, true)?;
+            let mut lines = RowLines::open(out, *layout, meant, num_vars, true)?;
             shown.values(&mut lines)?;
             lines.finish()?;
             args.draw.out.clone()

@@ -9,7 +9,7 @@ use super::model_path::CheckpointArgs;
 use super::output::{Outcome, counted, note, say};
 use super::row_lines::{Layout, RowLines};
 use super::sink::Sink;
-use super::view::{DrawArgs, View, categories_of, understand_scale};
+use super::view::{DrawArgs, Meant, View, categories_of, understand_scale};
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
 use crate::decode::mosaic::Mosaic;
@@ -58,7 +58,7 @@ pub(super) fn run(args: &SampleArgs) -> Outcome {
     match view {
         View::Picture(decoder) => draw_pictures(args, &model, &decoder),
         View::Text(decoder) => draw_texts(args, &model, &decoder),
-        View::Values(layout, decoder) => draw_values(args, &model, layout, decoder.as_ref()),
+        View::Values(layout, meant) => draw_values(args, &model, layout, &meant),
     }
 }
 
@@ -93,8 +93,8 @@ fn draw_texts(args: &SampleArgs, model: &Model, decoder: &TextDecoder) -> Result
     sink.finish()
 }
 
-fn draw_values(args: &SampleArgs, model: &Model, layout: Layout, text: Option<&TextDecoder>) -> Result<()> {
-    let mut lines = RowLines::open(args.draw.out.as_deref(), layout, text, model.circuit.num_vars(), false)?;
+fn draw_values(args: &SampleArgs, model: &Model, layout: Layout, meant: &Meant) -> Result<()> {
+    let mut lines = RowLines::open(args.draw.out.as_deref(), layout, meant, model.circuit.num_vars(), false)?;
     let mut number = 0;
     draw(args, model, args.rows.unwrap_or(8), |batch, row| {
         number += 1;
@@ -105,19 +105,19 @@ fn draw_values(args: &SampleArgs, model: &Model, layout: Layout, text: Option<&T
 
 /// Rows of a chain that meet a constraint; says how probable that was.
 fn draw_constrained(args: &SampleArgs, model: &Model, view: View) -> Outcome {
-    let (layout, text) = match view {
+    let (layout, meant) = match view {
         View::Picture(_) => return Err(Error::option("constraints are for text and tokens; rows here are pictures")),
-        View::Text(text) => (None, Some(text)),
-        View::Values(layout, text) => (Some(layout), text),
+        View::Text(text) => (None, Meant { text: Some(text), table: None }),
+        View::Values(layout, meant) => (Some(layout), meant),
     };
     let chain = Chain::of(&model.circuit, &model.params)?;
-    let constraint = args.constraint.understand(&chain, text.as_ref(), model.end_of_text())?;
+    let constraint = args.constraint.understand(&chain, meant.text.as_ref(), model.end_of_text())?;
     let (rows, log_p) = constraint.draw(chain, args.rows.unwrap_or(8), args.draw.seed)?;
     note(format_args!("note: log p(constraint | prefix) = {log_p:.3} nats"));
     if let Some(layout) = layout {
         let length = rows.first().map_or(0, Vec::len);
         let batch = Batch::from_rows(&rows.concat(), length)?;
-        let mut lines = RowLines::open(args.draw.out.as_deref(), layout, text.as_ref(), length, false)?;
+        let mut lines = RowLines::open(args.draw.out.as_deref(), layout, &meant, length, false)?;
         for row in 0..rows.len() {
             if !lines.push(row as u64, None, &batch, row)? {
                 break;
@@ -125,7 +125,7 @@ fn draw_constrained(args: &SampleArgs, model: &Model, view: View) -> Outcome {
         }
         return lines.finish();
     }
-    let Some(text) = text else { return Ok(()) };
+    let Some(text) = meant.text else { return Ok(()) };
     let mut sink = Sink::open(args.draw.out.as_deref())?;
     for (at, row) in rows.iter().enumerate() {
         // The text ends where end-of-text is; what follows is padding.

@@ -10,13 +10,15 @@ use clap::{Args, ValueEnum};
 use super::output::note;
 use super::rows_args::stored_pipeline;
 use crate::circuit::{Circuit, NodeKind};
-use crate::data::{Batch, Cell, CellType, ColumnSchema, Meaning, Values};
+use crate::data::{Batch, Cell, CellType, Cells, ColumnSchema, Meaning, TableSchema, Values};
 use crate::decode::rows::RowDecoder;
+use crate::decode::table::TableDecoder;
 use crate::decode::{Decoder, Output, ValueKind};
 use crate::error::{Error, Result};
 use crate::learner::model::Model;
-use crate::pipeline::spec::PipelineSpec;
+use crate::pipeline::spec::{DecodeSpec, PipelineSpec, SourceSpec};
 use crate::sink::answers::Layout;
+use crate::source::whole_rows::cells::CellColumns;
 use crate::source::whole_rows::numbers::NumberColumns;
 use crate::source::whole_rows::{Lot, Part, TableColumns};
 use crate::source::{Columns, Piece, Records, Wanted};
@@ -57,21 +59,64 @@ pub(super) struct Understood {
     pub layout: Layout,
     /// What they mean, one for each.
     pub columns: Vec<ColumnSchema>,
-    numbers: NumberColumns,
-    decoder: RowDecoder,
+    seen: Seen,
     unseen: Unseen,
     /// What is known in every row, by variable.
     given: Vec<(usize, f32)>,
 }
 
+/// How rows become what the model sees.
+enum Seen {
+    /// By the numbers in columns or lists.
+    Numbers(NumberColumns, RowDecoder),
+    /// By what the columns mean.
+    Cells(CellColumns, Box<TableDecoder>),
+}
+
 impl ReadAs {
     /// Finds the variables of a model in a table.
     pub fn understand(&self, model: &Model, table: &TableColumns) -> Result<Understood> {
-        let circuit = &*model.circuit;
         let learned = match stored_pipeline(model)? {
-            Some(document) => Some(PipelineSpec::from_document(&document)?.source),
+            Some(document) => Some(PipelineSpec::from_document(&document)?),
             None => None,
         };
+        match learned {
+            Some(PipelineSpec { decode: DecodeSpec { schema: Some(schema), .. }, .. }) => {
+                self.understand_typed(model, schema, table)
+            }
+            learned => self.understand_numbers(model, learned.map(|spec| spec.source), table),
+        }
+    }
+
+    /// Finds the columns of a model that knows what its columns mean.
+    fn understand_typed(&self, model: &Model, schema: TableSchema, table: &TableColumns) -> Result<Understood> {
+        if self.column.is_some() || !self.columns.is_empty() {
+            let flag = if self.column.is_some() { "--column" } else { "--columns" };
+            let why = "the model knows its columns by their names; rename those of the table";
+            return Err(Error::option(format!("{flag}: {why}")));
+        }
+        if schema.num_vars() != model.circuit.num_vars() {
+            let (columns, vars) = (schema.num_vars(), model.circuit.num_vars());
+            return Err(Error::format(format!("the model has {vars} variables, and a schema of {columns} columns")));
+        }
+        let names: Vec<String> = schema.columns.iter().map(|column| column.name.clone()).collect();
+        let cells = CellColumns::find(table, &names)?;
+        self.tell_absent(cells.absent())?;
+        let columns = schema.columns.clone();
+        let decoder = Box::new(TableDecoder::new(schema, &names)?);
+        let layout = Layout::Columns(names);
+        let given = self.given.iter().map(|text| understand_given(text, &layout, &columns)).collect::<Result<_>>()?;
+        Ok(Understood { layout, columns, seen: Seen::Cells(cells, decoder), unseen: self.unseen, given })
+    }
+
+    /// Finds the numbers that a model has learned from.
+    fn understand_numbers(
+        &self,
+        model: &Model,
+        learned: Option<SourceSpec>,
+        table: &TableColumns,
+    ) -> Result<Understood> {
+        let circuit = &*model.circuit;
         let columns = match (&self.column, &self.columns[..], learned) {
             (Some(column), ..) => Columns::One(column.clone()),
             (None, [_, ..], _) => Columns::Many(self.columns.clone()),
@@ -98,7 +143,7 @@ impl ReadAs {
         let values = most.filter(|_| circuit.is_discrete()).map_or(ValueKind::Reals, ValueKind::Categories);
         let decoder = RowDecoder::new(num_vars, values)?;
         let given = self.given.iter().map(|text| understand_given(text, &layout, &columns)).collect::<Result<_>>()?;
-        Ok(Understood { layout, columns, numbers, decoder, unseen: self.unseen, given })
+        Ok(Understood { layout, columns, seen: Seen::Numbers(numbers, decoder), unseen: self.unseen, given })
     }
 
     fn tell_absent(&self, absent: &[String]) -> Result<()> {
@@ -112,6 +157,17 @@ impl ReadAs {
         note(format_args!("warning: no column `{names}`: all its cells are taken for missing"));
         Ok(())
     }
+}
+
+/// Marks categories that the model does not have as missing.
+fn forget_numbers(piece: &mut Piece, decoder: &RowDecoder) {
+    let (ValueKind::Categories(cats), Records::Lists(lists)) = (decoder.shape().values, &mut piece.records) else {
+        return;
+    };
+    let unseen = |cell: usize| lists.values.category(cell).is_some_and(|category| category >= cats);
+    let was = |cell: usize| lists.missing.as_ref().is_some_and(|marks| marks[cell]);
+    let marks: Vec<bool> = (0..lists.values.len()).map(|cell| was(cell) || unseen(cell)).collect();
+    lists.missing = marks.contains(&true).then_some(marks);
 }
 
 /// What a variable of a model means that has learned from numbers.
@@ -183,32 +239,49 @@ impl Understood {
     }
 
     fn see_part(&self, part: &Part) -> Result<Batch> {
-        let mut piece = self.numbers.piece(part)?;
-        if self.unseen == Unseen::Missing {
-            self.forget_unseen(&mut piece);
-        }
-        let decoded = self.decoder.decode(&piece)?;
+        let decoded = match &self.seen {
+            Seen::Numbers(numbers, decoder) => {
+                let mut piece = numbers.piece(part)?;
+                if self.unseen == Unseen::Missing {
+                    forget_numbers(&mut piece, decoder);
+                }
+                decoder.decode(&piece)?
+            }
+            Seen::Cells(columns, decoder) => {
+                let mut piece = columns.piece(part)?;
+                if self.unseen == Unseen::Missing {
+                    self.forget_cells(&mut piece, decoder);
+                }
+                decoder.decode(&piece)?
+            }
+        };
         if let Some(bad) = decoded.bad.first() {
-            let is_unseen = bad.reason.contains("is outside 0..");
+            let is_unseen = ["is outside 0..", "is not among the "].iter().any(|words| bad.reason.contains(words));
             let advice = if is_unseen { "; --unseen missing takes it for missing" } else { "" };
             return Err(Error::data(format!("{bad}{advice}")));
         }
         match decoded.output {
-            Output::Rows(table) => table.into_batch(),
+            Output::Rows(table) => match self.seen {
+                Seen::Numbers(..) => table.into_batch(),
+                Seen::Cells(..) => table.into_batch_of(|var| self.columns[var].num_cats()),
+            },
             Output::Tokens(_) => Err(Error::internal("rows became tokens")),
         }
     }
 
-    /// Marks categories that the model does not have as missing.
-    fn forget_unseen(&self, piece: &mut Piece) {
-        let (ValueKind::Categories(cats), Records::Lists(lists)) = (self.decoder.shape().values, &mut piece.records)
-        else {
-            return;
-        };
-        let unseen = |cell: usize| lists.values.category(cell).is_some_and(|category| category >= cats);
-        let was = |cell: usize| lists.missing.as_ref().is_some_and(|marks| marks[cell]);
-        let marks: Vec<bool> = (0..lists.values.len()).map(|cell| was(cell) || unseen(cell)).collect();
-        lists.missing = marks.contains(&true).then_some(marks);
+    /// Takes names that the model does not have, and has no word for, for missing.
+    fn forget_cells(&self, piece: &mut Piece, decoder: &TableDecoder) {
+        let Records::Cells(cells) = &piece.records else { return };
+        let mut known = Cells::new(cells.width());
+        for row in 0..cells.num_rows() {
+            for (var, column) in self.columns.iter().enumerate() {
+                let cell = cells.get(row, var);
+                let is_name = matches!(column.meaning, Meaning::Category { .. });
+                let is_unseen = is_name && decoder.encode(var, &cell).is_err();
+                known.push(if is_unseen { &Cell::Null } else { &cell });
+            }
+        }
+        piece.records = Records::Cells(known);
     }
 
     /// The rows with what is given in place of what they say.

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::row_lines::Layout;
 use super::rows_args::{categories, stored_pipeline};
-use crate::data::Batch;
+use crate::data::{Batch, TableSchema};
 use crate::decode::Decoder;
 use crate::decode::image::ImageDecoder;
 use crate::decode::text::TextDecoder;
@@ -51,8 +51,17 @@ pub(super) enum View {
     Picture(ImageDecoder),
     /// The text of tokens.
     Text(TextDecoder),
-    /// Values, and beside them the text of tokens where there is one to show.
-    Values(Layout, Option<TextDecoder>),
+    /// Values, and what there is to make of them.
+    Values(Layout, Meant),
+}
+
+/// What values mean, as far as they mean more than numbers.
+#[derive(Default)]
+pub(super) struct Meant {
+    /// The text of tokens.
+    pub text: Option<TextDecoder>,
+    /// The cells of a table.
+    pub table: Option<TableSchema>,
 }
 
 /// What the ending of a file asks for.
@@ -98,9 +107,12 @@ impl View {
         let natural = Self::natural(model, tokenizer);
         if let Some(Form::Values(layout)) = form {
             return match (layout, natural) {
-                (Layout::Json | Layout::Jsonl, Ok(Self::Text(decoder))) => Ok(Self::Values(layout, Some(decoder))),
+                (Layout::Json | Layout::Jsonl, Ok(Self::Text(decoder))) => {
+                    Ok(Self::Values(layout, Meant { text: Some(decoder), table: None }))
+                }
                 (_, Err(error)) if tokenizer.is_some() => Err(error),
-                _ => Ok(Self::Values(layout, None)),
+                (_, Ok(Self::Values(_, meant))) => Ok(Self::Values(layout, meant)),
+                _ => Ok(Self::Values(layout, Meant::default())),
             };
         }
         let view = natural?;
@@ -154,7 +166,7 @@ impl View {
             (Some(DecodeKind::Tokens), None) if decode.vocab == Some(GPT2_VOCAB) => {
                 Ok(Self::Text(TextDecoder::gpt2(num_vars)?))
             }
-            (_, None) => Ok(Self::Values(Layout::Csv, None)),
+            (_, None) => Ok(Self::Values(Layout::Csv, Meant { text: None, table: decode.schema })),
             (_, Some(name)) => {
                 let named = DecodeSpec { tokenizer: Some(name.to_string()), ..DecodeSpec::default() };
                 let decoder = open_text(&named, num_vars).map_err(|e| e.at("--tokenizer"))?;
@@ -177,6 +189,7 @@ fn kind_of(identity: &str) -> DecodeKind {
         Some("rows" | "") | None => DecodeKind::Rows,
         Some("tokens" | "token") => DecodeKind::Tokens,
         Some("image") => DecodeKind::Image,
+        Some("table") => DecodeKind::Table,
         Some(_) => DecodeKind::Text, // a tokenizer, by its name
     }
 }

@@ -157,6 +157,7 @@ impl Decoder for MadeDecoder {
                 return Ok(Decoded { output, records: lists.ends.len() as u64, bad });
             }
             Records::Blobs(blobs) => blobs,
+            Records::Cells(_) => panic!("nobody made a table"),
         };
         if self.jitter {
             // Later pieces are often faster, so that the order has to be restored.

@@ -8,6 +8,7 @@ use proptest::strategy::Union;
 use super::*;
 use crate::backend::RetainSource;
 use crate::circuit::Smoothing;
+use crate::data::{CellType, ColumnSchema, Label, Meaning, TableSchema};
 use crate::decode::image_spec::Color;
 use crate::error::ErrorKind;
 use crate::optim::{
@@ -395,7 +396,7 @@ fn sources() -> impl Strategy<Value = SourceSpec> {
 }
 
 fn decodes() -> impl Strategy<Value = DecodeSpec> {
-    let kinds = [DecodeKind::Text, DecodeKind::Tokens, DecodeKind::Image, DecodeKind::Rows];
+    let kinds = [DecodeKind::Text, DecodeKind::Tokens, DecodeKind::Image, DecodeKind::Rows, DecodeKind::Table];
     (proptest::sample::select(kinds.to_vec()), 1usize..999, any::<bool>(), option::of(1u32..99)).prop_map(
         |(kind, n, truth, some)| {
             let written = DecodeSpec {
@@ -409,10 +410,35 @@ fn decodes() -> impl Strategy<Value = DecodeSpec> {
                 levels: some.filter(|_| !truth).map(|s| s + 1),
                 size: some.map(|s| (s as usize, n)),
                 cats: some,
+                schema: truth.then(every_meaning),
             };
             written.of_kind(kind)
         },
     )
+}
+
+/// A schema with a column of every meaning, and numbers that are hard to write.
+fn every_meaning() -> TableSchema {
+    use crate::data::schema::{BoolDistribution, CountDistribution, IgnoredColumn, TimePart, Unseen};
+    let labels = vec![Label::Text("a \"b\"\n".into()), Label::Int(-3), Label::Bool(true), Label::Text(String::new())];
+    let meanings = [
+        Meaning::Category { vocabulary: labels, unseen: Unseen::Error },
+        Meaning::Bool { distribution: BoolDistribution::Bernoulli },
+        Meaning::Count { distribution: CountDistribution::NegativeBinomial },
+        Meaning::Count { distribution: CountDistribution::Binomial(7) },
+        Meaning::Number,
+        Meaning::Range { low: -1 << 40, high: (-1 << 40) + 9 },
+        Meaning::Bins { edges: vec![-1e300, 0.1 + 0.2, f64::MAX], means: vec![-1e-300, 1.0 / 3.0] },
+        Meaning::Time { origin: i64::MIN },
+        Meaning::Part { part: TimePart::Weekday },
+    ];
+    let columns = meanings.into_iter().enumerate().map(|(at, meaning)| ColumnSchema {
+        name: format!("column.{at} \""),
+        cell_type: CellType::Int,
+        meaning,
+    });
+    let ignored = vec![IgnoredColumn { name: "id".into(), why: "numbers of rows".into() }];
+    TableSchema { columns: columns.collect(), ignored }
 }
 
 fn circuits() -> impl Strategy<Value = CircuitSpec> {
@@ -619,7 +645,7 @@ proptest! {
         let drift = (source.is_endless() || is_watched).then(DriftSection::default);
         #[rustfmt::skip] // one line would be too long, and macros are not formatted
         let spec = PipelineSpec {
-            name, source, decode, batch, circuit, learn, drift, validate, checkpoint, metrics, pipeline,
+            name, source, decode, columns: ColumnsSpec::default(), batch, circuit, learn, drift, validate, checkpoint, metrics, pipeline,
         };
         let text = spec.to_toml().unwrap();
         let again = PipelineSpec::parse(&text, "again.toml");

@@ -8,6 +8,7 @@
 //! Reading blocks: it belongs on a thread of its own, with the handle of a runtime that waits for bytes.
 
 mod arrow;
+pub mod cells;
 pub mod numbers;
 mod parquet;
 
