@@ -38,6 +38,10 @@ pub(super) struct PipelineArgs {
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     #[arg(requires = "data", conflicts_with_all = ["file", "column"])]
     columns: Vec<String>,
+    /// The data is a table whose columns mean something each: names, truths, counts, numbers, times; `anemone check`
+    /// says how they are understood, --set columns.NAME.as=… what one is instead
+    #[arg(long, requires = "data", conflicts_with_all = ["file", "column"])]
+    table: bool,
     /// The model: hmm, monarch-hmm, hclt, pd, pdhclt, rat-spn
     #[arg(long, requires = "data", conflicts_with = "file", value_parser = words::MODELS, hide_possible_values = true)]
     model: Option<String>,
@@ -105,13 +109,14 @@ impl PipelineArgs {
     fn flags_as_document(&self) -> Result<Document> {
         let mut document = Document::new("the command line");
         let some = |values: &Vec<String>| (!values.is_empty()).then(|| json!(values));
-        let flags: [(&str, &str, Option<Value>); 11] = [
+        let flags: [(&str, &str, Option<Value>); 12] = [
             ("source.files", "--data", some(&self.data)),
             ("source.format", "--format", self.format.as_ref().map(|format| json!(format))),
             ("source.follow", "--follow", self.follow.then_some(json!(true))),
             ("source.watch", "--watch", self.watch.then_some(json!(true))),
             ("source.column", "--column", self.column.as_ref().map(|column| json!(column))),
             ("source.columns", "--columns", some(&self.columns)),
+            ("decode.kind", "--table", self.table.then_some(json!("table"))),
             ("batch.rows", "--batch-rows", self.batch_rows.map(Value::from)),
             ("circuit.model", "--model", self.model.as_ref().map(|model| json!(model))),
             ("circuit.latents", "--latents", self.latents.map(Value::from)),

@@ -84,8 +84,8 @@ fn build(spec: &CircuitSpec, shape: &RowShape, sample: Option<&Batch>, tell: &(d
         .collect::<Result<_>>()?;
     if let Some(other) = shape.columns.iter().find(|&&input| spec.model.ties_inputs() && input != shape.columns[0]) {
         return Err(Error::option(format!(
-            "model = \"{}\": all its variables share their inputs, and the columns of the table are not alike ({}, {}): \
-             hclt and rat-spn have inputs for each",
+            "model = \"{}\": all its variables share their inputs, and the columns of the table are not alike \
+             ({}, {}): hclt and rat-spn have inputs for each",
             spec.model.name(),
             shape.columns[0].name(),
             other.name()

@@ -437,10 +437,11 @@ fn what_would_work(schema: &Schema) -> String {
     }
     let ways =
         if ways.is_empty() { "none of them can be learned".into() } else { format!("say {}", ways.join(", or ")) };
-    format!(
-        "{}: which to learn, and as what, is not clear; {ways}; strings as categories, and dates, are not learned yet",
-        there_are(schema)
-    )
+    let table = match schema.fields().iter().any(|field| is_cell(field.data_type())) {
+        true => ", or decode.kind = \"table\" (--table) for columns that mean something each: names, numbers, times",
+        false => "",
+    };
+    format!("{}: which to learn, and as what, is not clear; {ways}{table}", there_are(schema))
 }
 
 /// The columns of these names and prefixes, each once and at least one.
@@ -568,7 +569,8 @@ mod tests {
         assert_eq!(
             error,
             "there are `text` (Utf8): which to learn, and as what, is not clear; say source.column = \"text\" \
-             (--column text) for a text; strings as categories, and dates, are not learned yet"
+             (--column text) for a text, or decode.kind = \"table\" (--table) for columns that mean something each: \
+             names, numbers, times"
         );
         let error = refused(&batch(vec![("name", text(&["a"])), ("age", ints(&[1])), ("size", ints(&[1]))]));
         assert!(

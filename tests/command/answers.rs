@@ -32,23 +32,23 @@ const VARS: usize = 5;
 const ROWS: usize = 700;
 const COMMANDS: [&str; 4] = ["score", "marginals", "impute", "mpe"];
 
-fn anemone(dir: &Path, args: &[&str]) -> Output {
+pub fn anemone(dir: &Path, args: &[&str]) -> Output {
     let mut command = Command::cargo_bin("anemone").unwrap();
     command.current_dir(dir).args(args).timeout(std::time::Duration::from_secs(120)).output().unwrap()
 }
 
 /// What a command that succeeds prints.
-fn printed(dir: &Path, args: &[&str]) -> String {
+pub fn printed(dir: &Path, args: &[&str]) -> String {
     let output = anemone(dir, args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn columns(columns: Vec<(String, ArrayRef)>) -> RecordBatch {
+pub fn columns(columns: Vec<(String, ArrayRef)>) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap()
 }
 
-fn write_parquet(path: &Path, table: &RecordBatch, group_rows: usize) {
+pub fn write_parquet(path: &Path, table: &RecordBatch, group_rows: usize) {
     let properties = WriterProperties::builder().set_max_row_group_row_count(Some(group_rows)).build();
     let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), table.schema(), Some(properties)).unwrap();
     writer.write(table).unwrap();
@@ -63,7 +63,7 @@ fn arrow_bytes(table: &RecordBatch, batch_rows: usize) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-fn read_parquet(path: &Path) -> RecordBatch {
+pub fn read_parquet(path: &Path) -> RecordBatch {
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap();
     let schema = reader.schema().clone();
     let batches: Vec<RecordBatch> = reader.build().unwrap().map(Result::unwrap).collect();
@@ -78,18 +78,18 @@ fn read_arrow(bytes: &[u8]) -> RecordBatch {
 }
 
 /// Cells of a column, as they are written in a CSV file; nothing for null.
-fn cells(column: &dyn Array) -> Vec<String> {
+pub fn cells(column: &dyn Array) -> Vec<String> {
     let format = ArrayFormatter::try_new(column, &FormatOptions::default()).unwrap();
     (0..column.len())
         .map(|row| if column.is_null(row) { String::new() } else { format.value(row).to_string() })
         .collect()
 }
 
-fn names(table: &RecordBatch) -> Vec<String> {
+pub fn names(table: &RecordBatch) -> Vec<String> {
     table.schema().fields().iter().map(|field| field.name().clone()).collect()
 }
 
-fn numbers(table: &RecordBatch, name: &str) -> Vec<Option<f64>> {
+pub fn numbers(table: &RecordBatch, name: &str) -> Vec<Option<f64>> {
     table
         .column_by_name(name)
         .unwrap_or_else(|| panic!("{:?}", names(table)))

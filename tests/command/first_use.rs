@@ -217,7 +217,7 @@ fn a_mixed_table_is_refused_with_what_would_work_and_learned_when_told_how() {
         "`seen` (Timestamp",
         "--column country",
         r#"source.columns = ["age", "income", "member"]"#,
-        "not learned yet",
+        r#"decode.kind = "table" (--table)"#,
     ] {
         assert!(text.contains(word), "{word} is not in {text}");
     }

@@ -26,4 +26,5 @@ mod older_runs;
 mod pipelines;
 mod report;
 mod service;
+mod typed_tables;
 mod watch;

@@ -645,7 +645,8 @@ proptest! {
         let drift = (source.is_endless() || is_watched).then(DriftSection::default);
         #[rustfmt::skip] // one line would be too long, and macros are not formatted
         let spec = PipelineSpec {
-            name, source, decode, columns: ColumnsSpec::default(), batch, circuit, learn, drift, validate, checkpoint, metrics, pipeline,
+            name, source, decode, columns: ColumnsSpec::default(), batch, circuit, learn, drift, validate, checkpoint,
+            metrics, pipeline,
         };
         let text = spec.to_toml().unwrap();
         let again = PipelineSpec::parse(&text, "again.toml");
