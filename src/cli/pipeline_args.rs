@@ -19,10 +19,10 @@ pub(super) struct PipelineArgs {
     /// Change a key for this run, such as --set batch.rows=64; may be given several times
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// What to learn from: paths or patterns in quotes (.parquet, .bin, .jsonl, .npy, …)
+    /// What to learn from: paths or patterns in quotes (.parquet, .csv, .jsonl, .bin, .npy, …)
     #[arg(long, value_name = "PATTERN", num_args = 1.., conflicts_with = "file")]
     data: Vec<String>,
-    /// What the data is: parquet, tokens, jsonl, npy, arrow; without it the ending says so, and - is Arrow
+    /// What the data is: parquet, csv, jsonl, tokens, npy, arrow; without it the ending says so, and - is Arrow
     #[arg(long, requires = "data", conflicts_with = "file")]
     format: Option<String>,
     /// Reads one .jsonl or .bin file as it is written, without an end

@@ -105,7 +105,7 @@ impl RowsArgs {
             document.remove(path);
         }
         if old != new {
-            ["column", "columns", "field", "tokens"].iter().for_each(|key| {
+            ["column", "columns", "field", "delimiter", "tokens"].iter().for_each(|key| {
                 document.remove(&format!("source.{key}"));
             });
         }

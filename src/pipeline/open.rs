@@ -30,6 +30,7 @@ use crate::source::ahead::Ahead;
 #[cfg(feature = "parquet")]
 use crate::source::arrow_stream::ArrowStream;
 use crate::source::compressed_tokens::CompressedTokens;
+use crate::source::csv::{CsvPipe, CsvSource};
 use crate::source::follow::FollowedFile;
 use crate::source::json_lines::JsonLines;
 use crate::source::jsonl::JsonlSource;
@@ -176,6 +177,13 @@ async fn open_hinted(
         let (hint, reading) = (Hint::Records(lines.kind()), lines.reading());
         return Ok((Source::Live(Arc::new(lines)), hint, reading));
     }
+    if format.format == Format::Csv && spec.is_standard_input() {
+        let (columns, delimiter) = (format.columns, format.delimiter);
+        let open = move || CsvPipe::new("standard input", Box::new(std::io::stdin()), &columns, delimiter, &limits);
+        let pipe = detached("standard-input", open).await?; // blocks until somebody writes
+        let (hint, reading) = (Hint::Records(pipe.kind()), pipe.reading().clone());
+        return Ok((Source::Live(Arc::new(pipe)), hint, Some(reading)));
+    }
     if spec.follow {
         return open_followed(spec, decode, format.columns, format.width).await;
     }
@@ -215,6 +223,8 @@ struct FileFormat {
     format: Format,
     /// Of a table, or of JSON lines.
     columns: Columns,
+    /// Of CSV.
+    delimiter: Option<char>,
     /// Of a token.
     width: TokenWidth,
     /// Tokens in a row.
@@ -234,6 +244,7 @@ impl FileFormat {
         Ok(Self {
             format,
             columns,
+            delimiter: spec.delimiter,
             width: spec.tokens.unwrap_or(TokenWidth::U16),
             window: decode.window.unwrap_or(DEFAULT_WINDOW),
         })
@@ -252,6 +263,11 @@ impl FileFormat {
                 let source = JsonlSource::open(shards, &self.columns).await?;
                 let (hint, reading) = (Hint::Records(source.kind()), source.reading());
                 (Source::Blocks(Arc::new(source)), hint, reading)
+            }
+            Format::Csv => {
+                let source = CsvSource::open(shards, &self.columns, self.delimiter).await?;
+                let (hint, reading) = (Hint::Records(source.kind()), source.reading().clone());
+                (Source::Blocks(Arc::new(source)), hint, Some(reading))
             }
             Format::Tokens if shards.iter().all(is_compressed) => {
                 let source = CompressedTokens::open(shards, self.width).await?;
@@ -278,7 +294,7 @@ impl FileFormat {
     /// Opens one file of a watched folder; `None` if there is nothing in it.
     async fn open_alone(&self, shard: Shard) -> Result<Option<(Source, Hint, Option<Reading>)>> {
         match self.format {
-            Format::Jsonl | Format::Tokens if shard.size() == 0 => Ok(None),
+            Format::Jsonl | Format::Csv | Format::Tokens if shard.size() == 0 => Ok(None),
             // A row may begin in one file and end in the next, so these are one stream.
             Format::Tokens if !is_compressed(&shard) => {
                 let source = TokenRanges::open(vec![shard], self.width).await?;

@@ -170,6 +170,12 @@ pub fn fill<'a>(
                 let marks: BooleanArray = (0..num_rows).map(|row| Some(is_missing(row, var))).collect();
                 let cells = (0..num_rows).map(|row| if marks.value(row) { cell(row, var) } else { Cell::Null });
                 match position(&fields, name) {
+                    // A column of a text file in which there is nothing: it has no type of its own.
+                    Some(at) if columns[at].data_type() == &DataType::Null => {
+                        let data_type = arrow_type(cell_type(var));
+                        columns[at] = filled(&new_null_array(&data_type, num_rows), &marks, cells.collect())?;
+                        fields[at] = Arc::new(Field::new(name, data_type, true));
+                    }
                     Some(at) => columns[at] = filled(&columns[at], &marks, cells.collect())?,
                     None => {
                         let data_type = arrow_type(cell_type(var));

@@ -1,7 +1,7 @@
 //! Records out of JSON values, one at a time.
 //!
-//! A [`JsonShape`] says what a value means; [`JsonRecords`] takes values and keeps texts or numbers, written straight
-//! from the parser. A value that does not fit is a bad record with a reason, and costs none of its neighbours: not
+//! A [`JsonShape`] says what a value means; [`JsonRecords`] takes values and keeps texts, numbers or cells, written
+//! straight from the parser. A value that does not fit is a bad record with a reason, and costs none of its neighbours: not
 //! JSON, no such column, another type, a number that 32 bits cannot hold, a column that nobody has heard of where all
 //! columns were meant. Whole numbers stay as narrow as they fit; a fraction or a negative number makes the numbers of
 //! this piece real ones, and truth values are 0 and 1. Used wherever JSON is read, by lines or by messages.
@@ -14,7 +14,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 
 use super::json_shape::{Form, in_line};
 use super::{Blobs, Lists, Records};
-use crate::data::Values;
+use crate::data::{Cell, Cells, Values};
 
 pub use super::json_shape::JsonShape;
 
@@ -32,6 +32,7 @@ pub struct JsonRecords {
 enum Kept {
     Texts { key: String, blobs: Blobs },
     Numbers { from: From, reals: bool, lists: Lists },
+    Cells { columns: NamedColumns, cells: Cells },
 }
 
 /// Where the numbers of a record are.
@@ -50,11 +51,37 @@ struct NamedColumns {
     left_out: Option<HashSet<String>>,
 }
 
+impl NamedColumns {
+    fn new(shape: &JsonShape, names: &[String], all: bool) -> Self {
+        Self {
+            names: names.to_vec(),
+            numbers: names.iter().cloned().zip(0..).collect(),
+            left_out: all.then(|| shape.left_out()),
+        }
+    }
+}
+
+/// A number of a record.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Number {
+pub(super) enum Number {
     Missing,
     Whole(u32),
     Real(f32),
+}
+
+impl Number {
+    /// A whole number is one however it is written: data frames write 1.0 where others miss. `None` if 32 bits cannot
+    /// hold it.
+    pub(super) fn of(value: f64) -> Option<Self> {
+        let real = value as f32;
+        match value {
+            _ if !real.is_finite() => None,
+            _ if value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value) => {
+                Some(Self::Whole(value as u32))
+            }
+            _ => Some(Self::Real(real)),
+        }
+    }
 }
 
 impl JsonRecords {
@@ -67,11 +94,12 @@ impl JsonRecords {
             }
             Form::List { key, .. } => From::Key(key.clone()),
             Form::Line { .. } => From::Line,
-            Form::Columns { names, all } => From::Columns(NamedColumns {
-                names: names.clone(),
-                numbers: names.iter().cloned().zip(0..).collect(),
-                left_out: all.then(|| shape.left_out()),
-            }),
+            Form::Columns { names, all } => From::Columns(NamedColumns::new(shape, names, *all)),
+            Form::Cells { names, all } => {
+                let kept =
+                    Kept::Cells { columns: NamedColumns::new(shape, names, *all), cells: Cells::new(names.len()) };
+                return Self { kept, bad: Vec::new(), row: Vec::new() };
+            }
         };
         Self { kept: Kept::Numbers { from, reals: shape.reals, lists }, bad: Vec::new(), row: Vec::new() }
     }
@@ -107,6 +135,17 @@ impl JsonRecords {
                     Err(error) => format!("not a JSON {expected}: {error}"),
                 }
             }
+            Kept::Cells { columns, cells } => {
+                let mut row = Vec::with_capacity(columns.names.len());
+                match parsed(line, RowOf { columns, row: &mut row }) {
+                    Ok(Ok(())) => {
+                        row.iter().for_each(|cell| cells.push(cell));
+                        return;
+                    }
+                    Ok(Err(reason)) => reason,
+                    Err(error) => format!("not a JSON object: {error}"),
+                }
+            }
         };
         self.push_bad(reason);
     }
@@ -117,6 +156,7 @@ impl JsonRecords {
         match &mut self.kept {
             Kept::Texts { blobs, .. } => blobs.push(&[]),
             Kept::Numbers { lists, .. } => lists.ends.push(lists.values.len()),
+            Kept::Cells { cells, .. } => cells.push_null_row(),
         }
     }
 
@@ -125,6 +165,7 @@ impl JsonRecords {
         match &self.kept {
             Kept::Texts { blobs, .. } => blobs.ends.len(),
             Kept::Numbers { lists, .. } => lists.ends.len(),
+            Kept::Cells { cells, .. } => cells.num_rows(),
         }
     }
 
@@ -138,6 +179,7 @@ impl JsonRecords {
         match &self.kept {
             Kept::Texts { blobs, .. } => blobs.bytes.len(),
             Kept::Numbers { lists, .. } => lists.values.num_bytes(),
+            Kept::Cells { cells, .. } => cells.num_bytes(),
         }
     }
 
@@ -146,13 +188,14 @@ impl JsonRecords {
         let records = match self.kept {
             Kept::Texts { blobs, .. } => Records::Blobs(blobs),
             Kept::Numbers { lists, .. } => Records::Lists(lists),
+            Kept::Cells { cells, .. } => Records::Cells(cells),
         };
         (records, self.bad)
     }
 }
 
 /// Adds the numbers of a record; all of them widen where one does not fit.
-fn append(lists: &mut Lists, row: &[Number], reals: bool) {
+pub(super) fn append(lists: &mut Lists, row: &[Number], reals: bool) {
     let (mut largest, mut has_real, mut has_gap) = (0, reals, false);
     for number in row {
         match number {
@@ -279,13 +322,38 @@ impl<'de> Visitor<'de> for ListUnder<'_> {
     }
 }
 
-/// The numbers of an object by their names. Names usually come in the same order, so the next one is tried first.
-struct RowOf<'a> {
-    columns: &'a NamedColumns,
-    row: &'a mut Vec<Number>,
+/// What a column of an object holds.
+trait Item<'de>: Sized + Clone {
+    /// Where the column is not there.
+    const MISSING: Self;
+
+    /// The value under a key.
+    fn next<A: MapAccess<'de>>(map: &mut A) -> Result<Result<Self, Other>, A::Error>;
 }
 
-impl<'de> DeserializeSeed<'de> for RowOf<'_> {
+impl<'de> Item<'de> for Number {
+    const MISSING: Self = Self::Missing;
+
+    fn next<A: MapAccess<'de>>(map: &mut A) -> Result<Result<Self, Other>, A::Error> {
+        map.next_value_seed(AnyNumber)
+    }
+}
+
+impl<'de> Item<'de> for Cell<'de> {
+    const MISSING: Self = Self::Null;
+
+    fn next<A: MapAccess<'de>>(map: &mut A) -> Result<Result<Self, Other>, A::Error> {
+        map.next_value_seed(AnyCell)
+    }
+}
+
+/// The values of an object by their names. Names usually come in the same order, so the next one is tried first.
+struct RowOf<'a, T> {
+    columns: &'a NamedColumns,
+    row: &'a mut Vec<T>,
+}
+
+impl<'de, T: Item<'de>> DeserializeSeed<'de> for RowOf<'_, T> {
     type Value = Fits;
 
     fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Fits, D::Error> {
@@ -293,7 +361,7 @@ impl<'de> DeserializeSeed<'de> for RowOf<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for RowOf<'_> {
+impl<'de, T: Item<'de>> Visitor<'de> for RowOf<'_, T> {
     type Value = Fits;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -302,7 +370,7 @@ impl<'de> Visitor<'de> for RowOf<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fits, A::Error> {
         let NamedColumns { names, numbers, left_out } = self.columns;
-        self.row.resize(names.len(), Number::Missing);
+        self.row.resize(names.len(), T::MISSING);
         let (mut next, mut found, mut trouble) = (0, false, None);
         let mut unknown = None;
         let mut column_of = |key: &str, next: usize| {
@@ -320,8 +388,8 @@ impl<'de> Visitor<'de> for RowOf<'_> {
                 map.next_value::<IgnoredAny>()?;
                 continue;
             };
-            match map.next_value_seed(AnyNumber)? {
-                Ok(number) => self.row[column] = number,
+            match T::next(&mut map)? {
+                Ok(value) => self.row[column] = value,
                 Err(other) => _ = trouble.get_or_insert_with(|| other.within(&format!("column `{}`", names[column]))),
             }
             (next, found) = (column + 1, true);
@@ -460,15 +528,7 @@ impl AnyNumber {
     }
 
     fn real(value: f64) -> Result<Number, Other> {
-        let real = value as f32;
-        // A whole number is one however it is written: data frames write 1.0 where others miss.
-        match value {
-            _ if !real.is_finite() => Err(Other::TooLarge(value)),
-            _ if value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value) => {
-                Ok(Number::Whole(value as u32))
-            }
-            _ => Ok(Number::Real(real)),
-        }
+        Number::of(value).ok_or(Other::TooLarge(value))
     }
 }
 
@@ -508,6 +568,62 @@ impl<'de> Visitor<'de> for AnyNumber {
     }
 
     all_others!(visit_str(&str) => "a text");
+    other_list!();
+    other_object!();
+}
+
+/// A text, a number, a truth value or `null`, as it is.
+struct AnyCell;
+
+impl AnyCell {
+    fn other(what: &'static str) -> Other {
+        Other::Is { what, wanted: "a single value" }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for AnyCell {
+    type Value = Result<Cell<'de>, Other>;
+
+    fn deserialize<D: Deserializer<'de>>(self, json: D) -> Result<Self::Value, D::Error> {
+        json.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for AnyCell {
+    type Value = Result<Cell<'de>, Other>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E: de::Error>(self) -> Result<Self::Value, E> {
+        Ok(Ok(Cell::Null))
+    }
+
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Self::Value, E> {
+        Ok(Ok(Cell::Bool(value)))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
+        Ok(Ok(Cell::Int(value)))
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Self::Value, E> {
+        Ok(Ok(i64::try_from(value).map_or(Cell::Float(value as f64), Cell::Int)))
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Self::Value, E> {
+        Ok(Ok(Cell::Float(value)))
+    }
+
+    fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Self::Value, E> {
+        Ok(Ok(Cell::Text(Cow::Borrowed(text))))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Ok(Cell::Text(Cow::Owned(text.into()))))
+    }
+
     other_list!();
     other_object!();
 }
@@ -641,6 +757,58 @@ mod tests {
         let (found, bad) = records.finish();
         assert!(bad.is_empty(), "{bad:?}");
         assert_eq!(found, Records::Lists(Lists { values: Values::U8(vec![7]), ends: vec![1], missing: None }));
+    }
+
+    #[test]
+    fn cells_keep_their_types_and_what_is_nested_is_bad() {
+        let first: &[u8] = br#"{"a": 1, "b": "x", "c": [1]}"#;
+        let all = JsonShape::find(&[first], &Columns::Cells(Vec::new())).unwrap();
+        let named = JsonShape::find(&[first], &Columns::Cells(vec!["b".into(), "a".into()])).unwrap();
+        let read = |shape: &JsonShape, line: &str| {
+            let mut records = shape.records();
+            records.push(first);
+            records.push(line.as_bytes());
+            records.push(first);
+            let (found, mut bad) = records.finish();
+            let Records::Cells(cells) = found else { panic!("{found:?}") };
+            assert_eq!((cells.num_rows(), cells.get(0, 0), cells.get(2, 0)), (3, cells.get(2, 0), cells.get(0, 0)));
+            assert!(!cells.get(2, 0).is_null() && bad.iter().all(|bad| bad.0 == 1));
+            bad.pop().map_or_else(|| Ok((0..2).map(|at| cells.get(1, at).into_owned()).collect()), |bad| Err(bad.1))
+        };
+        let text = |text: &'static str| Cell::Text(text.into());
+        let good: [(&str, [Cell<'_>; 2]); 7] = [
+            (r#"{"a": -5, "b": "\u00e9\"", "c": {}}"#, [Cell::Int(-5), text("é\"")]),
+            (r#"{"b": true, "a": 2.0}"#, [Cell::Float(2.0), Cell::Bool(true)]),
+            (r#"{"a": null, "b": ""}"#, [Cell::Null, text("")]),
+            (r#"{"b": "1"}"#, [Cell::Null, text("1")]),
+            (
+                r#"{"a": 9223372036854775807, "b": 9223372036854775808}"#,
+                [Cell::Int(i64::MAX), Cell::Float(9223372036854775808.0)],
+            ),
+            (r#"{"a": 1e400, "a": 3, "b": -0.5}"#, [Cell::Int(3), Cell::Float(-0.5)]),
+            (r#"{"a": 1, "a": 2}"#, [Cell::Int(2), Cell::Null]),
+        ];
+        for (line, cells) in good.iter().filter(|(line, _)| !line.contains("1e400")) {
+            assert_eq!(read(&all, line), Ok(cells.to_vec()), "{line}");
+            let [a, b] = cells.clone();
+            assert_eq!(read(&named, line), Ok(vec![b, a]), "{line}");
+        }
+        for (line, reason) in [
+            (r#"{"a": [1], "b": "x"}"#, "column `a` is a list, not a single value"),
+            (r#"{"a": 1, "b": {"c": 1}}"#, "column `b` is an object, not a single value"),
+            (r#"{"c": 1}"#, "none of the columns `"),
+            ("[1]", "not a JSON object: "),
+            (r#"{"a": 1"#, "not a JSON object: EOF"),
+            (r#"{"a": 1e400}"#, "not a JSON object: number out of range"),
+        ] {
+            for shape in [&all, &named] {
+                let found = read(shape, line).unwrap_err();
+                assert!(found.starts_with(reason), "{line}: {found}");
+            }
+        }
+        let unknown = r#"{"a": 1, "new": 2}"#;
+        assert!(read(&all, unknown).unwrap_err().starts_with("column `new` is not among those of the first lines"));
+        assert_eq!(read(&named, unknown), Ok(vec![Cell::Null, Cell::Int(1)]));
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! What JSON lines mean: decided from the first ones and from what was asked for, before anything is learned.
 //!
 //! A record is a text under a key, a list of numbers under a key, the line itself where it is a list of numbers, or
-//! named columns of numbers of an object. Where several of these are possible nothing is guessed: the error says what
+//! named columns of an object: of numbers, or of cells with their types where a table is asked for. Where several of these are possible nothing is guessed: the error says what
 //! would work. Where nothing is said, a text under `text` is meant, else the only list, else all columns if all are
 //! numbers. Values that are `null`, and keys that are absent, are missing values of a row.
 //!
@@ -44,6 +44,8 @@ pub(super) enum Form {
     /// A number per column. If `all` were taken without being named, a column that is none of the first lines' says
     /// that the schema has changed.
     Columns { names: Vec<String>, all: bool },
+    /// A cell per column: the same with texts, numbers, truths and nulls as they are.
+    Cells { names: Vec<String>, all: bool },
 }
 
 impl JsonShape {
@@ -96,12 +98,13 @@ impl JsonShape {
             Form::Text(_) => RecordKind::Text,
             Form::List { width, .. } | Form::Line { width } => RecordKind::Lists { width: *width, reals: self.reals },
             Form::Columns { names, .. } => RecordKind::Lists { width: Some(names.len()), reals: self.reals },
+            Form::Cells { names, .. } => RecordKind::Cells { width: names.len() },
         }
     }
 
     /// Returns true if all records have as many numbers as the kind says, not only those of the first lines.
     pub(super) fn has_fixed_width(&self) -> bool {
-        matches!(self.form, Form::Columns { .. })
+        matches!(self.form, Form::Columns { .. } | Form::Cells { .. })
     }
 
     /// Which keys are learned from, and which of the first lines' are not; neither where a line is a list.
@@ -116,6 +119,7 @@ impl JsonShape {
             Form::List { key, .. } => format!("list {key:?}"),
             Form::Line { .. } => "lines that are lists".into(),
             Form::Columns { names, .. } => format!("columns {names:?}"),
+            Form::Cells { names, .. } => format!("cells {names:?}"),
         }
     }
 
@@ -191,6 +195,16 @@ impl Found {
         self.is(true, false, false) || self.is_null()
     }
 
+    /// A single value in each line.
+    fn is_cell(&self) -> bool {
+        !self.lists && self.other.is_none()
+    }
+
+    /// Single values, or nothing that says otherwise: whoever names a column may have some lines without one.
+    fn has_cells(&self) -> bool {
+        self.is_cell() || self.numbers || self.texts
+    }
+
     fn is_text(&self) -> bool {
         self.is(false, true, false)
     }
@@ -223,13 +237,16 @@ fn of_objects(fields: &[Field], columns: &Columns) -> Result<JsonShape> {
         // What was always meant where nothing was said: lines without it are bad records, not a mistake of the user.
         Columns::One(name) if name == TEXT && fields.iter().all(|field| field.name != TEXT) => Form::Text(name.clone()),
         Columns::One(name) => one(find(fields, name)?)?,
-        Columns::Many(names) => Form::Columns { names: many(fields, names)?, all: false },
-        Columns::Cells(_) => return Err(Error::unsupported("decode.kind = \"table\": JSON lines")),
+        Columns::Many(names) => Form::Columns { names: many(fields, names, Found::is_number, "a number")?, all: false },
+        Columns::Cells(names) if names.is_empty() => Form::Cells { names: all_cells(fields)?, all: true },
+        Columns::Cells(names) => {
+            Form::Cells { names: many(fields, names, Found::has_cells, "a single value per row")?, all: false }
+        }
     };
     let names: Vec<&str> = match &form {
         Form::Text(key) | Form::List { key, .. } => vec![key],
         Form::Line { .. } => Vec::new(),
-        Form::Columns { names, .. } => names.iter().map(String::as_str).collect(),
+        Form::Columns { names, .. } | Form::Cells { names, .. } => names.iter().map(String::as_str).collect(),
     };
     let read: Vec<&Field> = names.iter().filter_map(|name| fields.iter().find(|field| field.name == *name)).collect();
     let reals = read.iter().any(|field| field.found.reals);
@@ -306,7 +323,18 @@ fn one(field: &Field) -> Result<Form> {
     }
 }
 
-fn many(fields: &[Field], patterns: &[String]) -> Result<Vec<String>> {
+/// Every column that has a single value in each line. What is nested in one line may be so in the others.
+fn all_cells(fields: &[Field]) -> Result<Vec<String>> {
+    let cells = fields.iter().filter(|field| field.found.is_cell());
+    let names: Vec<String> = cells.map(|field| field.name.clone()).collect();
+    if names.is_empty() {
+        return Err(Error::data(format!("no column has a single value per row; {}", there_are(fields))));
+    }
+    Ok(names)
+}
+
+/// The columns of these names and prefixes, each once and all of them wanted.
+fn many(fields: &[Field], patterns: &[String], is_wanted: fn(&Found) -> bool, wanted: &str) -> Result<Vec<String>> {
     let mut found: Vec<&Field> = Vec::new();
     for pattern in patterns {
         match pattern.strip_suffix('*') {
@@ -325,8 +353,8 @@ fn many(fields: &[Field], patterns: &[String]) -> Result<Vec<String>> {
         if !seen.insert(&field.name) {
             return Err(Error::option(format!("column `{}` is named twice", field.name)));
         }
-        if !field.found.is_number() {
-            return Err(Error::data(format!("column `{}` is {}, not a number", field.name, field.found.words())));
+        if !is_wanted(&field.found) {
+            return Err(Error::data(format!("column `{}` is {}, not {wanted}", field.name, field.found.words())));
         }
     }
     if found.is_empty() {
@@ -359,6 +387,11 @@ fn of_nothing(columns: &Columns, trouble: &str) -> Result<JsonShape> {
         Columns::Many(names) if !names.is_empty() && names.iter().all(|name| !name.ends_with('*')) => {
             let read = names.iter().map(|name| column(name, "number")).collect();
             let form = Form::Columns { names: names.clone(), all: false };
+            Ok(JsonShape { form, reals: false, reading: Reading { read, left_out: Vec::new() } })
+        }
+        Columns::Cells(names) if !names.is_empty() && names.iter().all(|name| !name.ends_with('*')) => {
+            let read = names.iter().map(|name| column(name, "null")).collect();
+            let form = Form::Cells { names: names.clone(), all: false };
             Ok(JsonShape { form, reals: false, reading: Reading { read, left_out: Vec::new() } })
         }
         Columns::Only(Wanted::Images) => Err(no_images()),
@@ -410,7 +443,8 @@ fn what_would_work(fields: &[Field]) -> String {
     let ways =
         if ways.is_empty() { "none of them can be learned".into() } else { format!("say {}", ways.join(", or ")) };
     format!(
-        "{}: which to learn, and as what, is not clear; {ways}; strings as categories are not learned yet",
+        "{}: which to learn, and as what, is not clear; {ways}, or decode.kind = \"table\" (--table) for \
+         columns that mean something each",
         there_are(fields)
     )
 }
@@ -585,6 +619,41 @@ mod tests {
             let error = result.expect_err(words).to_string();
             assert!(error.contains(words), "{error}\n{words}");
         }
+    }
+
+    #[test]
+    fn a_table_has_every_column_with_a_single_value_or_those_that_are_named() {
+        let lines =
+            [r#"{"n": 1, "t": "a", "l": [1], "g": null, "m": 1}"#, r#"{"n": "x", "b": true, "o": {}, "m": [2]}"#];
+        let table =
+            |names: &[&str]| find(&lines, &Columns::Cells(names.iter().map(|name| (*name).to_string()).collect()));
+        let all = table(&[]).unwrap();
+        assert_eq!((all.kind(), all.has_fixed_width()), (RecordKind::Cells { width: 4 }, true));
+        assert_eq!(names(&all.reading().read), ["n", "t", "g", "b"]);
+        assert_eq!(names(&all.reading().left_out), ["l", "m", "o"]);
+        let some = table(&["t", "m", "g*"]).unwrap();
+        assert_eq!(
+            (names(&some.reading().read), some.identity().as_str()),
+            (vec!["t", "m", "g"], r#"cells ["t", "m", "g"]"#)
+        );
+        for (asked, words) in [
+            (&["l"][..], "column `l` is list of numbers, not a single value per row"),
+            (&["o"], "column `o` is object, not a single value per row"),
+            (&["q"], "no column `q` in the first lines"),
+            (&["t", "t"], "column `t` is named twice"),
+        ] {
+            let error = table(asked).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        let cells = Columns::Cells(Vec::new());
+        for (line, words) in
+            [("[1]", "they have no columns"), (r#"{"a": [1]}"#, "no column has a single value"), ("{", "not JSON")]
+        {
+            let error = find(&[line], &cells).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        let unseen = find(&["{"], &Columns::Cells(vec!["a".into()])).unwrap();
+        assert_eq!(unseen.kind(), RecordKind::Cells { width: 1 });
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::columns::{Columns, Reading, RecordKind};
 use super::json_records::JsonShape;
 use super::lines::{LinePieces, Lines, MAX_LINE_BYTES, first_lines};
 use super::store::{READER_BYTES, Shard};
+use super::unpacked::{is_compressed, unpacked};
 use super::{Block, BlockSource, BoxFuture, Fetched, Manifest, ReadLimits, zstd_frames};
 use crate::error::{Error, Result};
 
@@ -103,8 +104,7 @@ impl JsonlSource {
         let shard = &self.shards[*shard];
         let max_line_bytes = self.max_line_bytes.min(usize::try_from(limits.record_bytes).unwrap_or(usize::MAX));
         let (start, input): (u64, Box<dyn Read + Send>) = if is_compressed(shard) {
-            let decoder = zstd::stream::read::Decoder::new(shard.reader(range.clone())?);
-            (0, Box::new(decoder.map_err(|error| Error::io_at(&**shard.name(), &error))?))
+            (0, unpacked(shard)?)
         } else {
             let (start, lines) = fetch_lines(shard, range.clone(), max_line_bytes).await?;
             (start, Box::new(lines.reader()))
@@ -118,12 +118,7 @@ impl JsonlSource {
 /// What the lines of a file mean. A file that is damaged has few first lines: what that means is decided when it is
 /// read (`on_bad`).
 async fn find_shape(shard: &Shard, columns: &Columns) -> Result<JsonShape> {
-    let input: Box<dyn Read + Send> = if is_compressed(shard) {
-        let decoder = zstd::stream::read::Decoder::new(shard.reader(0..shard.size())?);
-        Box::new(decoder.map_err(|error| Error::io_at(&**shard.name(), &error))?)
-    } else {
-        Box::new(shard.reader(0..shard.size())?)
-    };
+    let input = unpacked(shard)?;
     // It waits for bytes: not on a thread that drives others.
     let look = tokio::task::spawn_blocking(move || first_lines(input));
     let lines = look.await.map_err(|e| Error::internal(format!("looking at the first lines: {e}")))?;
@@ -164,10 +159,6 @@ async fn fetch_lines(shard: &Shard, range: Range<u64>, max_line_bytes: usize) ->
         step = (2 * step).min(READER_BYTES);
     }
     Ok((start, lines.into()))
-}
-
-fn is_compressed(shard: &Shard) -> bool {
-    shard.name().ends_with(".zst")
 }
 
 impl BlockSource for JsonlSource {

@@ -33,6 +33,7 @@ mod cloud;
 pub mod columns;
 pub mod compressed_tokens;
 mod concatenated;
+pub mod csv;
 #[cfg(feature = "parquet")]
 mod cuts;
 pub mod follow;
@@ -61,6 +62,7 @@ pub mod token_ranges;
 #[doc(hidden)]
 pub mod token_width;
 pub mod tokens;
+mod unpacked;
 pub mod watch;
 #[cfg(feature = "parquet")]
 #[doc(hidden)]

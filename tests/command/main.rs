@@ -14,6 +14,7 @@ mod cluster;
 mod commands;
 mod compare;
 mod constrained;
+mod csv;
 mod damage;
 mod drawn_rows;
 mod exchange;

@@ -211,7 +211,7 @@ pub(super) fn parse_whole(text: &str) -> Option<i64> {
 }
 
 /// A finite number as people write it: not `inf`, not `nan`.
-pub(super) fn parse_number(text: &str) -> Option<f64> {
+pub(crate) fn parse_number(text: &str) -> Option<f64> {
     let text = text.trim();
     let begins = text.bytes().find(|byte| !matches!(byte, b'+' | b'-'))?;
     (begins.is_ascii_digit() || begins == b'.')
@@ -221,7 +221,7 @@ pub(super) fn parse_number(text: &str) -> Option<f64> {
 }
 
 /// Returns true if a text stands for nothing where something else than a name is expected.
-pub(super) fn says_missing(text: &str) -> bool {
+pub(crate) fn says_missing(text: &str) -> bool {
     let text = text.trim();
     text.is_empty() || ENCODED_AS_MISSING.contains(&text)
 }

@@ -16,6 +16,7 @@ mod part;
 use serde::{Deserialize, Serialize};
 
 pub use encode::ENCODED_AS_MISSING;
+pub(crate) use encode::{parse_number, says_missing};
 pub use part::TimePart;
 
 use super::CellType;

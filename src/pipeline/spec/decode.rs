@@ -192,6 +192,7 @@ fn kind_of_source(source: &SourceSpec) -> Option<DecodeKind> {
     match source.format {
         None | Some(Format::Npy) => Some(DecodeKind::Rows),
         Some(Format::Tokens) => Some(DecodeKind::Tokens),
+        Some(Format::Csv) => Some(DecodeKind::Table), // cells without a type
         Some(Format::Parquet | Format::Jsonl | Format::Arrow) => None,
     }
 }

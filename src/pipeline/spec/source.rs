@@ -31,6 +31,9 @@ pub struct SourceSpec {
     /// The columns to read, one per variable; a name that ends in `*` is a prefix.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub columns: Vec<String>,
+    /// What is between the cells of CSV; `None` is decided by the name and the first line of each file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delimiter: Option<char>,
     /// How wide a token is in a flat token file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<TokenWidth>,
@@ -155,6 +158,8 @@ pub enum Format {
     Tokens,
     /// One JSON object, or list, a line, perhaps compressed.
     Jsonl,
+    /// Rows of cells with a header, perhaps compressed.
+    Csv,
     /// NumPy arrays.
     Npy,
     /// An Arrow IPC stream on standard input.
@@ -162,21 +167,26 @@ pub enum Format {
 }
 
 /// Every format by its name in files.
-pub(super) const FORMATS: [(&str, Format); 5] = [
+pub(super) const FORMATS: [(&str, Format); 6] = [
     ("parquet", Format::Parquet),
     ("tokens", Format::Tokens),
     ("jsonl", Format::Jsonl),
+    ("csv", Format::Csv),
     ("npy", Format::Npy),
     ("arrow", Format::Arrow),
 ];
 
 /// Endings that say what a file is.
-const ENDINGS: [(&str, Format); 6] = [
+const ENDINGS: [(&str, Format); 10] = [
     (".parquet", Format::Parquet),
     (".bin", Format::Tokens),
     (".bin.zst", Format::Tokens),
     (".jsonl", Format::Jsonl),
     (".jsonl.zst", Format::Jsonl),
+    (".csv", Format::Csv),
+    (".csv.zst", Format::Csv),
+    (".tsv", Format::Csv),
+    (".tsv.zst", Format::Csv),
     (".npy", Format::Npy),
 ];
 
@@ -212,6 +222,7 @@ impl Format {
         match self {
             Self::Parquet | Self::Arrow => &["column", "columns"],
             Self::Jsonl => &["column", "columns", FORMER_COLUMN],
+            Self::Csv => &["column", "columns", "delimiter"],
             Self::Tokens => &["tokens"],
             Self::Npy => &[],
         }
@@ -287,8 +298,9 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         let why = "an Arrow stream is read from standard input: write files = \"-\" alone";
         return Err(section.refuse("files", why));
     }
-    if !matches!(format, Format::Arrow | Format::Jsonl) && files.iter().any(|file| file == STANDARD_INPUT) {
-        let why = "standard input is an Arrow stream, or JSON lines: say format = \"jsonl\" for these";
+    if !matches!(format, Format::Arrow | Format::Jsonl | Format::Csv) && files.iter().any(|file| file == STANDARD_INPUT)
+    {
+        let why = "standard input is an Arrow stream, JSON lines or CSV: say format = \"jsonl\" or \"csv\" for these";
         return Err(section.refuse("files", why));
     }
     if files.len() > 1 && files.iter().any(|file| file == STANDARD_INPUT) {
@@ -312,6 +324,7 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
     if column.is_some() && !columns.is_empty() {
         return Err(section.refuse("columns", "has no meaning beside column; keep one of them"));
     }
+    let delimiter = section.text("delimiter")?.map(|text| one_delimiter(section, &text)).transpose()?;
     let follow = inherited.is_none() && section.truth("follow", false)?;
     if follow {
         check_followed(section, &files, format)?;
@@ -350,6 +363,7 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
             Some(source) if !said_here => source.columns.clone(),
             _ => columns,
         },
+        delimiter: delimiter.or_else(|| inherited.and_then(|source| source.delimiter)),
         tokens: tokens.or((format == Format::Tokens).then_some(TokenWidth::U16)),
         watch,
         settle: settle.or(watch.then(|| SETTLE.as_secs_f64())),
@@ -369,6 +383,17 @@ fn read_files(section: Section<'_>, inherited: Option<&SourceSpec>) -> Result<So
         synthetic: None,
         kafka: None,
     })
+}
+
+/// What is between cells: one character that is no part of a line end or a quote.
+fn one_delimiter(section: Section<'_>, text: &str) -> Result<char> {
+    let mut characters = text.chars();
+    match (characters.next(), characters.next()) {
+        (Some(delimiter), None) if delimiter.is_ascii() && !matches!(delimiter, '"' | '\n' | '\r' | '\0') => {
+            Ok(delimiter)
+        }
+        _ => Err(section.refuse("delimiter", "must be one ASCII character that is no quote and no line end, as \";\"")),
+    }
 }
 
 /// One file of lines or tokens, which is not compressed, can be followed.

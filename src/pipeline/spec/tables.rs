@@ -39,7 +39,7 @@ pub(crate) const ALL: [&Table; 17] = [
 const FILES_ABOUT: &str = "Paths, patterns (`*`) or addresses; `${NAME}` is replaced by the environment";
 const FORMAT: Key = key(
     "format",
-    Word(&["parquet", "tokens", "jsonl", "npy", "arrow"]),
+    Word(&["parquet", "tokens", "jsonl", "csv", "npy", "arrow"]),
     Derived("by the ending of the files"),
     "What the files are",
 );
@@ -47,6 +47,8 @@ const COLUMN_ABOUT: &str = "The one column to read: a text, an image, a list of 
 const DIGEST_ABOUT: &str = "What of a file a resumed run is held to: size, first and last 64 KiB, or every byte";
 const FIELD_ABOUT: &str = "The former name of `column` for JSON lines";
 const COLUMNS_ABOUT: &str = "The columns to read, one per variable; a name that ends in `*` is a prefix";
+
+const DELIMITER_ABOUT: &str = "The character between cells";
 
 pub(super) const ROOT: Table = Table {
     path: "",
@@ -70,6 +72,12 @@ pub(super) const SOURCE: Table = Table {
         key("column", Text, Means("what can only be meant; of JSON lines `text`, if that is a text"), COLUMN_ABOUT),
         key("columns", Texts, Means("what can only be meant"), COLUMNS_ABOUT),
         key("field", Text, Means("`column`"), FIELD_ABOUT),
+        key(
+            "delimiter",
+            Text,
+            Means("a tab in `.tsv`, else the most frequent of `,`, `;`, tab and `|` in the first line"),
+            DELIMITER_ABOUT,
+        ),
         key("tokens", Word(&["u16", "u32"]), Default, "How wide a token is in a flat token file"),
         key("digest", Word(&["ends", "whole"]), Value("\"ends\""), DIGEST_ABOUT),
         key(
@@ -559,6 +567,7 @@ pub(super) const VALIDATE: Table = Table {
         key("column", Text, Derived("as in `[source]`"), COLUMN_ABOUT),
         key("columns", Texts, Derived("as in `[source]`"), COLUMNS_ABOUT),
         key("field", Text, Means("`column`"), FIELD_ABOUT),
+        key("delimiter", Text, Derived("as in `[source]`"), DELIMITER_ABOUT),
         key("tokens", Word(&["u16", "u32"]), Derived("as in `[source]`"), "How wide a token is in a flat token file"),
         key(
             "every_epochs",

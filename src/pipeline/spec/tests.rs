@@ -237,6 +237,9 @@ fn files_say_what_they_are_or_are_refused() {
         ("\"a-*.parquet\"", Format::Parquet),
         ("[\"a.bin\", \"b.bin.zst\"]", Format::Tokens),
         ("\"s3://bucket/a.jsonl.zst\"", Format::Jsonl),
+        ("\"a-*.csv\"", Format::Csv),
+        ("[\"a.tsv\", \"b.CSV.zst\", \"c.tsv.zst\"]", Format::Csv),
+        ("\"-\"\nformat = \"csv\"", Format::Csv),
         ("\"A.NPY\"", Format::Npy),
         ("\"-\"", Format::Arrow),
         ("\"a.dat\"\nformat = \"tokens\"", Format::Tokens),
@@ -302,6 +305,29 @@ fn the_former_name_of_a_column_of_json_lines_is_still_read() {
 }
 
 #[test]
+fn csv_is_a_table_with_one_character_between_cells() {
+    let text = "[source]\nfiles = \"a.csv\"\ncolumns = [\"x*\"]\ndelimiter = \";\"\n[validate]\nfiles = \"b.csv\"\n";
+    let spec = parse(text).unwrap();
+    assert_eq!((spec.source.delimiter, spec.decode.kind), (Some(';'), Some(DecodeKind::Table)));
+    let held_out = &spec.validate.as_ref().unwrap().source;
+    assert_eq!((held_out.delimiter, &held_out.columns), (Some(';'), &spec.source.columns));
+    assert_eq!(PipelineSpec::parse(&spec.to_toml().unwrap(), "resolved.toml").unwrap(), spec);
+    let rows = parse("[source]\nfiles = \"a.tsv\"\n[decode]\nkind = \"rows\"").unwrap();
+    assert_eq!((rows.source.delimiter, rows.decode.kind), (None, Some(DecodeKind::Rows)));
+    for (source, words) in [
+        ("files = \"a.csv\"\ndelimiter = \"ab\"", "source.delimiter = \"ab\": must be one ASCII character"),
+        ("files = \"a.csv\"\ndelimiter = \"\"", "must be one ASCII character"),
+        ("files = \"a.csv\"\ndelimiter = '\"'", "must be one ASCII character"),
+        ("files = \"a.csv\"\ndelimiter = \"é\"", "must be one ASCII character"),
+        ("files = \"a.jsonl\"\ndelimiter = \";\"", "has no meaning for jsonl files"),
+        ("files = \"a.csv\"\nfollow = true", "follows JSON lines (.jsonl) or flat tokens (.bin)"),
+    ] {
+        let error = parse(&format!("[source]\n{source}")).unwrap_err().to_string();
+        assert!(error.contains(words), "{source}: {error}");
+    }
+}
+
+#[test]
 fn one_file_of_lines_or_tokens_is_followed_and_standard_input_is_arrow_or_lines() {
     let followed = parse("[source]\nfiles = \"a.jsonl\"\nfollow = true\non_gap = \"skip\"").unwrap();
     assert!(followed.source.is_live() && followed.source.has_fixed_order() && followed.learn.epochs.is_none());
@@ -318,7 +344,7 @@ fn one_file_of_lines_or_tokens_is_followed_and_standard_input_is_arrow_or_lines(
         ("\"-\"\nformat = \"jsonl\"\nfollow = true", "without being followed"),
         ("\"a.jsonl\"\non_gap = \"skip\"", "has no meaning for files that are neither followed nor watched"),
         ("\"a.jsonl\"\nfollow = true\ndigest = \"whole\"", "has no meaning for a live stream"),
-        ("\"-\"\nformat = \"npy\"", "standard input is an Arrow stream, or JSON lines"),
+        ("\"-\"\nformat = \"npy\"", "standard input is an Arrow stream, JSON lines or CSV"),
         ("[\"-\", \"a.jsonl\"]\nformat = \"jsonl\"", "standard input is read alone"),
         ("\"a.arrow\"\nformat = \"arrow\"", "an Arrow stream is read from standard input"),
     ] {

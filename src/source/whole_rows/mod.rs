@@ -5,10 +5,15 @@
 //! decompressed. Rows come in *lots* of a fixed number whatever the file's own parts are, so that answers do not depend
 //! on how a table was cut. One part of a file, a few lots and nothing else are in memory.
 //!
+//! Text files (CSV, JSON lines) do not say the types of their columns, so these are read twice: `found`.
+//!
 //! Reading blocks: it belongs on a thread of its own, with the handle of a runtime that waits for bytes.
 
 mod arrow;
 pub mod cells;
+mod csv;
+mod found;
+mod json;
 pub mod numbers;
 mod parquet;
 
@@ -20,6 +25,9 @@ use ::arrow::compute::concat_batches;
 use ::arrow::datatypes::{Field, Fields, Schema, SchemaRef};
 
 use self::arrow::ArrowRows;
+use self::csv::CsvRows;
+use self::found::Found;
+use self::json::JsonRows;
 use self::parquet::ParquetRows;
 use super::ReadLimits;
 use super::store::{Shard, resolve, side_by_side};
@@ -64,6 +72,16 @@ trait FileRows: Send {
 
     /// How many rows it has, if it says so.
     fn num_rows(&self) -> Option<u64>;
+
+    /// What was seen in the columns of a file that does not say their types.
+    fn found(&self) -> Option<&Found> {
+        None
+    }
+
+    /// Reads columns as what holds the cells of all such files.
+    fn widen(&mut self, all: &Found) {
+        let _ = all;
+    }
 
     /// The next rows, as many as are convenient; `None` at the end.
     fn next(&mut self) -> Result<Option<RecordBatch>>;
@@ -122,7 +140,10 @@ impl WholeRows {
         Self::new(side_by_side(opened, REQUESTS).await?, lot_rows)
     }
 
-    fn new(files: Vec<(Arc<str>, Box<dyn FileRows>)>, lot_rows: usize) -> Result<Self> {
+    fn new(mut files: Vec<(Arc<str>, Box<dyn FileRows>)>, lot_rows: usize) -> Result<Self> {
+        let mut all = Found::default();
+        files.iter().filter_map(|(_, rows)| rows.found()).try_for_each(|found| all.merge(found))?;
+        files.iter_mut().for_each(|(_, rows)| rows.widen(&all));
         let Some((first, rows)) = files.first() else { return Err(Error::data("no file to read")) };
         let mut fields: Vec<Arc<Field>> = rows.schema().fields().to_vec();
         for (name, rows) in &files[1..] {
@@ -196,18 +217,22 @@ impl WholeRows {
 
 async fn open_file(shard: &Shard, limits: ReadLimits) -> Result<Box<dyn FileRows>> {
     let name = shard.name().clone();
-    let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
-    match ending.as_deref() {
-        Some("parquet") => Ok(Box::new(ParquetRows::open(shard.clone(), limits).await?)),
-        Some("arrow" | "arrows") => {
+    let lower = name.to_ascii_lowercase();
+    // What a compressed file is, is said before that it is compressed.
+    let (plain, is_compressed) = lower.strip_suffix(".zst").map_or((&*lower, false), |plain| (plain, true));
+    match (plain.rsplit_once('.').map(|(_, ending)| ending), is_compressed) {
+        (Some("parquet"), false) => Ok(Box::new(ParquetRows::open(shard.clone(), limits).await?)),
+        (Some("arrow" | "arrows"), false) => {
             let reader = shard.reader(0..shard.size())?;
             let open = move || ArrowRows::new(&name, Box::new(reader), limits);
             let opened = tokio::task::spawn_blocking(open).await;
             Ok(Box::new(opened.map_err(|e| Error::internal(format!("opening a stream: {e}")))??))
         }
+        (Some("csv" | "tsv"), _) => Ok(Box::new(CsvRows::open(shard, limits).await?)),
+        (Some("jsonl"), _) => Ok(Box::new(JsonRows::open(shard, limits).await?)),
         _ => Err(Error::option(format!(
-            "{name}: cannot tell the format from the name; tables are .parquet or .arrow, or an Arrow stream on \
-             standard input, which is -"
+            "{name}: cannot tell the format from the name; tables are .parquet, .arrow, .csv, .tsv or .jsonl, the last \
+             three perhaps with .zst, or an Arrow stream on standard input, which is -"
         ))),
     }
 }

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 /// Columns of a table that are numbers, or lists of them.
 pub struct NumberColumns {
     binding: Binding,
-    /// The columns of the table, then those that are not there.
+    /// The columns of the table, then those that are not there. A column without a type is of numbers that are missing.
     schema: SchemaRef,
     /// Those that are not there.
     absent: Vec<String>,
@@ -33,7 +33,11 @@ impl NumberColumns {
             }
             _ => Vec::new(),
         };
-        let mut fields: Vec<Arc<Field>> = schema.fields().to_vec();
+        let typed = |field: &Arc<Field>| match field.data_type() {
+            DataType::Null => Arc::new(Field::new(field.name(), DataType::UInt8, true)),
+            _ => field.clone(),
+        };
+        let mut fields: Vec<Arc<Field>> = schema.fields().iter().map(typed).collect();
         fields.extend(absent.iter().map(|name| Arc::new(Field::new(name, DataType::UInt8, true))));
         let schema = Arc::new(Schema::new(fields));
         let binding = Binding::new(&schema, columns)?;
@@ -75,10 +79,13 @@ impl NumberColumns {
 
     /// The numbers of some rows.
     pub fn piece(&self, part: &Part) -> Result<Piece> {
-        let mut columns: Vec<ArrayRef> = part.rows.columns().to_vec();
-        for _ in &self.absent {
-            columns.push(Arc::new(UInt8Array::new_null(part.rows.num_rows())));
-        }
+        let nothing: ArrayRef = Arc::new(UInt8Array::new_null(part.rows.num_rows()));
+        let typed = |column: &ArrayRef| match column.data_type() {
+            DataType::Null => nothing.clone(),
+            _ => column.clone(),
+        };
+        let mut columns: Vec<ArrayRef> = part.rows.columns().iter().map(typed).collect();
+        columns.extend(self.absent.iter().map(|_| nothing.clone()));
         let rows = RecordBatch::try_new(self.schema.clone(), columns).map_err(|e| Error::internal(e.to_string()))?;
         let (records, bad) = self.binding.records(&rows).map_err(|error| error.at(&part.file))?;
         Ok(Piece { file: part.file.clone(), positions: Positions::Rows { first: part.first }, records, bad })
