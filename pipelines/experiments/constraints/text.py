@@ -7,7 +7,7 @@
 Needs Python 3.11 and `target/release/anemone` or the program that ANEMONE names. The n-th command has --seed n and
 --rows 20, and its first row is shown; all twenty must satisfy the constraint, by definitions without automata.
 """
-import json, os, re, shlex, subprocess, sys, tempfile
+import json, os, re, shlex, subprocess, sys, tempfile, textwrap
 
 RUN = sys.argv[1]
 ANEMONE = os.environ.get("ANEMONE", "target/release/anemone")
@@ -51,9 +51,8 @@ CASES = [
      [has("album", "released"), is_a(r" .*\. \n"), ends, long(0, 28)]),
     (r'--prefix " The city" --contains "miles, of the" --matches "[^0-9\n]*" --length 32',
      [begins(" The city"), has("miles", "of the"), is_a(r"[^0-9\n]*")]),
-    (r'--prefix " The game" --contains "players, season" --any-order --matches "[^<>]* \. \n" --ends --min-length 16'
-     ' --max-length 28',
-     [begins(" The game"), has("players"), has("season"), is_a(r"[^<>]* \. \n"), ends, long(16, 28)]),
+    (r'--prefix " The game" --contains "players, season" --any-order --matches "[^<>]* \. \n" --ends --max-length 28',
+     [begins(" The game"), has("players"), has("season"), is_a(r"[^<>]* \. \n"), ends, long(0, 28)]),
 ]
 
 
@@ -61,7 +60,7 @@ def sample(flags, seed):
     """(text up to its end, tokens before it, whether it ends) of twenty rows, and what is said about them."""
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "rows.jsonl")
-        words = [ANEMONE, "sample", RUN, *shlex.split(flags.replace(r"\n", "\n")), "--rows", "20", "--out", out]
+        words = [ANEMONE, "sample", RUN, *shlex.split(flags), "--rows", "20", "--out", out]
         words += ["--seed", str(seed)]
         done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:
@@ -78,14 +77,20 @@ def shown(text):
     return text.replace("\\", "\\\\").replace("<", "\\<").replace("\n", "⏎").replace("*", "\\*").replace("|", "\\|")
 
 
-for text, *_ in list(sample("", 1))[1:3]:
-    print(f"- no constraint, where it begins:\n  “{shown(text[:140].rsplit(' ', 1)[0])} …”")
+def item(head, text):
+    print(f"- {head}")
+    print(textwrap.fill(text, 118, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False))
+
+
+for text, *_ in list(sample("", 1))[:2]:
+    item("no constraint, where it begins:", f"“{shown(text[:140].rsplit(' ', 1)[0])} …”")
 for seed, (flags, laws) in enumerate(CASES, start=1):
     rows = list(sample(flags, seed))
     for text, length, ended, _ in rows:
         for at, law in enumerate(laws):
             assert law(text, length, ended), (flags, at, text, length, ended)
     text, length, ended, said = rows[0]
-    log_p = re.search(r"log p\(constraint \| prefix\) = (\S+) nats", said)[1]
-    print(f"- `{flags}` (log p {log_p}):\n  “{shown(text)}”" + (f" (end-of-text, {length} tokens)" if ended else ""))
+    log_p = re.search(r"log p\(constraint \| prefix\) = (\S+) nats", said)[1].replace("-", "−")
+    tail = f"; ends after {length} tokens" if ended else ""
+    item(f"`{flags}`", f"“{shown(text)}” (log p {log_p}{tail})")
 print(f"\n{20 * len(CASES)} rows were drawn, and all satisfy their constraints.")

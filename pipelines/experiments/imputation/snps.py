@@ -1,6 +1,6 @@
 """Imputation of SNPs: hidden cells of test rows, filled by our models and by what else is used for it.
 
-    ANEMONE_DATA=… python3 pipelines/experiments/imputation/snps.py [OUT]
+    ANEMONE_DATA=… python3 pipelines/experiments/imputation/snps.py [OUT [SET …]]
 
 One command runs all of it and prints two tables in Markdown; rows and models go to OUT (target/imputation if not
 said). Needs Python 3.11, NumPy and PyArrow, and `target/release/anemone` or the program that ANEMONE names.
@@ -27,7 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 DATA = pathlib.Path(os.environ["ANEMONE_DATA"]).resolve()
 OUT = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "target/imputation").resolve()
 ANEMONE = os.environ.get("ANEMONE", str(ROOT / "target/release/anemone"))
-SETS = ["snps805", "snps1167_chr6"]
+SETS = sys.argv[2:] or ["snps805", "snps1167_chr6"]
 MODELS = ["hclt", "pdhclt"]
 SEEDS = [1, 2, 3]
 HIDDEN = 0.3
@@ -146,7 +146,7 @@ def neighbour_posteriors(train, distance, cats, prior, k, sharpness, pseudo):
 
 
 NEIGHBOURS = [dict(k=k, sharpness=sharpness, pseudo=pseudo) for k in (2, 5, 20, 80, 160, 320, 640, 1280)
-              for sharpness in (0, "1/d", 25, 50, 100, 200) for pseudo in (0.1, 0.3, 1, 4, 8, 16, 32)]
+              for sharpness in (0, "1/d", 25, 50, 100, 200, 400, 800) for pseudo in (0.03, 0.1, 0.3, 1, 4, 16, 32)]
 
 
 # Li and Stephens' model.
@@ -205,7 +205,7 @@ def test_copying(rng):
 
 
 COPYING = [dict(switch=switch, error=error) for switch in (0.001, 0.003, 0.01, 0.03, 0.1, 0.2)
-           for error in (0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3)]
+           for error in (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3)]
 
 
 # Ours, through the command.
