@@ -384,13 +384,13 @@ fn rows_of_numbers_are_learned_from_csv_as_from_json_lines() {
     assert!(found > uniform + 0.1, "nothing was learned: {found} and {uniform}");
     // A bad row is named; what else there is may be learned from.
     fs::write(dir.join("bad.csv"), csv(&train) + "x,y\n").unwrap();
-    let bad = [&["train", "--data", "bad.csv", "--out", "bad"][..], &usual].concat();
-    let output = anemone(dir, &bad);
+    let bad = [&["train", "--data", "bad.csv"][..], &usual].concat();
+    let output = anemone(dir, &[&bad[..], &["--out", "bad"]].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     let at = csv(&train).len();
     assert!(
         !output.status.success() && error.contains(&format!("bad.csv: byte {at}: 2 cells where the header has 8")),
         "{error}"
     );
-    succeeds(dir, &[&bad[..], &["--set", "pipeline.on_bad=skip", "--set", "checkpoint.dir=skipped"]].concat());
+    succeeds(dir, &[&bad[..], &["--out", "skipped", "--set", "pipeline.on_bad=skip"]].concat());
 }
