@@ -60,7 +60,7 @@ fn rows(count: usize, missing: f64, seed: u64) -> Vec<Row> {
         };
         Row {
             values: std::array::from_fn(|_| value()),
-            name: (at % 11 != 0).then(|| odd[at % odd.len()].to_string()),
+            name: (!at.is_multiple_of(11)).then(|| odd[at % odd.len()].to_string()),
             code: format!("{:05}", at * 7),
             day: 19_000 + at as i32,
             amount: at as f64 * 0.1 - 3.0,
