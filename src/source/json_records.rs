@@ -1,10 +1,10 @@
 //! Records out of JSON values, one at a time.
 //!
 //! A [`JsonShape`] says what a value means; [`JsonRecords`] takes values and keeps texts, numbers or cells, written
-//! straight from the parser. A value that does not fit is a bad record with a reason, and costs none of its neighbours: not
-//! JSON, no such column, another type, a number that 32 bits cannot hold, a column that nobody has heard of where all
-//! columns were meant. Whole numbers stay as narrow as they fit; a fraction or a negative number makes the numbers of
-//! this piece real ones, and truth values are 0 and 1. Used wherever JSON is read, by lines or by messages.
+//! straight from the parser. A value that does not fit is a bad record with a reason, and costs none of its neighbours:
+//! not JSON, no such column, another type, a number that 32 bits cannot hold, a column that nobody has heard of where
+//! all columns were meant. Whole numbers stay as narrow as they fit; a fraction or a negative number makes the numbers
+//! of this piece real ones, and truth values are 0 and 1. Used wherever JSON is read, by lines or by messages.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

@@ -1,9 +1,10 @@
 //! What JSON lines mean: decided from the first ones and from what was asked for, before anything is learned.
 //!
 //! A record is a text under a key, a list of numbers under a key, the line itself where it is a list of numbers, or
-//! named columns of an object: of numbers, or of cells with their types where a table is asked for. Where several of these are possible nothing is guessed: the error says what
-//! would work. Where nothing is said, a text under `text` is meant, else the only list, else all columns if all are
-//! numbers. Values that are `null`, and keys that are absent, are missing values of a row.
+//! named columns of an object: of numbers, or of cells with their types where a table is asked for. Where several of
+//! these are possible nothing is guessed: the error says what would work. Where nothing is said, a text under `text` is
+//! meant, else the only list, else all columns if all are numbers. Values that are `null`, and keys that are absent,
+//! are missing values of a row.
 //!
 //! What holds for a line that does not fit is said in `json_records`, which makes records by a shape. Used by `jsonl`,
 //! `json_lines` (standard input), `follow`, and brokers whose messages are JSON.

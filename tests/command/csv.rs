@@ -60,7 +60,7 @@ fn rows(count: usize, missing: f64, seed: u64) -> Vec<Row> {
         };
         Row {
             values: std::array::from_fn(|_| value()),
-            name: (at % 11 != 0).then(|| odd[at % odd.len()].to_string()),
+            name: (!at.is_multiple_of(11)).then(|| odd[at % odd.len()].to_string()),
             code: format!("{:05}", at * 7),
             day: 19_000 + at as i32,
             amount: at as f64 * 0.1 - 3.0,
@@ -95,18 +95,20 @@ fn csv(rows: &[Row]) -> String {
 
 fn jsonl(rows: &[Row]) -> String {
     let line = |row: &Row| {
-        let mut object = serde_json::Map::new();
-        object.insert("name".into(), row.name.clone().into());
-        object.insert("code".into(), row.code.clone().into());
-        object.insert("day".into(), day(row.day).into());
-        object.insert("amount".into(), row.amount.into());
+        let mut fields: Vec<(String, Value)> = vec![
+            ("name".into(), row.name.clone().into()),
+            ("code".into(), row.code.clone().into()),
+            ("day".into(), day(row.day).into()),
+        ];
         for (var, value) in row.values.iter().enumerate() {
             // What is not there is missing, as what is null.
             if value.is_some() || var == 0 {
-                object.insert(format!("x{var}"), (*value).into());
+                fields.push((format!("x{var}"), (*value).into()));
             }
         }
-        Value::Object(object).to_string() + "\n"
+        fields.push(("amount".into(), row.amount.into()));
+        let fields: Vec<String> = fields.iter().map(|(key, value)| format!("\"{key}\": {value}")).collect();
+        format!("{{{}}}\n", fields.join(", "))
     };
     rows.iter().map(line).collect()
 }
@@ -170,8 +172,7 @@ fn answers_about_csv_and_json_lines_are_those_about_parquet() {
     let zstd = |name: &str| zstd::encode_all(&fs::read(dir.join(name)).unwrap()[..], 3).unwrap();
     fs::write(dir.join("z.csv.zst"), zstd("in.csv")).unwrap();
     fs::write(dir.join("z.jsonl.zst"), zstd("in.jsonl")).unwrap();
-    let table = cells(&read(dir, "in.csv"));
-    for command in [&["score"][..], &["impute", "--by", "mode"], &["marginals", "--of", "x0"], &["mpe"]] {
+    for command in [&["score"][..], &["impute", "--by", "mean"], &["marginals", "--of", "x0"], &["mpe"]] {
         let ask = |data: &str, out: &str| {
             succeeds(dir, &[command, &["run", "--data", data, "--out", out][..]].concat());
             read(dir, out)
@@ -194,11 +195,10 @@ fn answers_about_csv_and_json_lines_are_those_about_parquet() {
         }
     }
     // Whatever is not filled is as it was, and all that was missing is filled.
-    let imputed = cells(&read(dir, "out.csv"));
-    assert_eq!(rows.iter().filter(|row| row.values.contains(&None)).count(), 470, "the rows are those of the seed");
-    assert_eq!((&imputed[0][..3], table[0].len()), (&table[0][..3], 4 + VARS));
+    assert!(rows.iter().filter(|row| row.values.contains(&None)).count() > ROWS / 2);
     succeeds(dir, &["impute", "run", "--data", "in.csv", "--out", "filled.csv"]);
     let filled = cells(&read(dir, "filled.csv"));
+    assert_eq!(filled[0], cells(&read(dir, "in.csv"))[0]);
     for var in 0..VARS {
         let name = format!("x{var}");
         for (row, cell) in rows.iter().zip(column(&filled, &name)) {
@@ -241,6 +241,10 @@ fn every_cell_comes_back_as_it_was_written() {
         }
         assert!(after["log_likelihood"].is_f64());
     }
+    // Columns are in the order in which they appear.
+    let text = read(dir, "out.jsonl");
+    let places = ["name", "code", "day", "x0", "amount"].map(|key| text.find(&format!("\"{key}\":")).unwrap());
+    assert!(places.is_sorted(), "{places:?}");
 }
 
 #[test]
@@ -282,7 +286,7 @@ fn lists_and_nested_values_of_json_lines_come_along() {
     fs::write(dir.join("train.jsonl"), train).unwrap();
     fs::write(
         dir.join("in.jsonl"),
-        asked.iter().map(line).collect::<String>() + "{\"mixed\": \"t\", \"row\": [1,1,1,1]}\n",
+        asked.iter().map(line).collect::<String>() + "{\"mixed\": 3, \"mixed\": \"t\", \"row\": [1,1,1,1]}\n",
     )
     .unwrap();
     let lists = asked.iter().map(|row| Some(row.values.to_vec())).chain([Some(vec![Some(1); VARS])]);
@@ -373,16 +377,20 @@ fn rows_of_numbers_are_learned_from_csv_as_from_json_lines() {
     child.stdin.take().unwrap().write_all(csv(&train).as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(likelihood("pipe", "valid.csv").is_finite());
+    succeeds(dir, &["score", "pipe", "--data", "valid.csv", "--out", "scores.csv"]);
+    let mean = |scores: &[String]| scores.iter().map(|score| score.parse::<f64>().unwrap()).sum::<f64>() / 100.0;
+    let found = mean(&column(&cells(&read(dir, "scores.csv")), "log_likelihood"));
+    let uniform = -(VARS as f64) * 0.9 * 3f64.ln();
+    assert!(found > uniform + 0.1, "nothing was learned: {found} and {uniform}");
     // A bad row is named; what else there is may be learned from.
     fs::write(dir.join("bad.csv"), csv(&train) + "x,y\n").unwrap();
-    let bad = [&["train", "--data", "bad.csv", "--out", "bad"][..], &usual].concat();
-    let output = anemone(dir, &bad);
+    let bad = [&["train", "--data", "bad.csv"][..], &usual].concat();
+    let output = anemone(dir, &[&bad[..], &["--out", "bad"]].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     let at = csv(&train).len();
     assert!(
         !output.status.success() && error.contains(&format!("bad.csv: byte {at}: 2 cells where the header has 8")),
         "{error}"
     );
-    succeeds(dir, &[&bad[..], &["--set", "pipeline.on_bad=skip"]].concat());
+    succeeds(dir, &[&bad[..], &["--out", "skipped", "--set", "pipeline.on_bad=skip"]].concat());
 }

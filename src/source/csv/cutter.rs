@@ -45,8 +45,8 @@ pub struct Row<'a> {
 }
 
 impl Cutter {
-    /// Rows of an input that begins at byte `offset` of a file, where a row begins. Longer rows than `max_row_bytes` are
-    /// bad. Without a delimiter the first line decides.
+    /// Rows of an input that begins at byte `offset` of a file, where a row begins. Longer rows than `max_row_bytes`
+    /// are bad. Without a delimiter the first line decides.
     pub fn new(input: Box<dyn Read + Send>, offset: u64, delimiter: Option<u8>, max_row_bytes: usize) -> Self {
         Self {
             input,

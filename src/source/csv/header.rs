@@ -110,6 +110,7 @@ mod tests {
             ("\u{feff}a;b;c,d\r\n", vec!["a", "b", "c,d"], b';'),
             ("\n\"a\tx,y,z\"\t\"b \"\"q\"\"\"\n", vec!["a\tx,y,z", "b \"q\""], b'\t'),
             ("a|2|b", vec!["a", "2", "b"], b'|'),
+            ("\"a\nb\";c,d;e\n", vec!["a\nb", "c,d", "e"], b';'),
             ("only", vec!["only"], b','),
         ] {
             assert_eq!(

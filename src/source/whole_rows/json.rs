@@ -4,11 +4,13 @@
 //! A column of numbers, texts, truths or lists of numbers is that; any other has its values as JSON text. What is
 //! absent is null.
 
+use std::fmt;
 use std::io::Read;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use serde_json::{Map, Value};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
 
 use super::super::json_shape::{BYTE_ORDER_MARK, in_line};
 use super::super::lines::{Line, Lines};
@@ -42,7 +44,7 @@ impl JsonRows {
             let lines_of = |input: Box<dyn Read + Send>| Lines::new(input, 0, most);
             let (mut lines, mut found, mut num_rows) = (lines_of(first), Found::default(), 0);
             while let Some((object, _)) = next_object(&mut lines, &name, num_rows)? {
-                for (key, value) in &object {
+                for (key, value) in &object.0 {
                     let column = found.place(key).map_err(|error| error.at_row(num_rows).at(&name))?;
                     if let Some(kind) = kind_of(value) {
                         found.see(column, kind);
@@ -91,10 +93,12 @@ impl FileRows for JsonRows {
             && bytes < self.piece_bytes
             && let Some((object, length)) = next_object(&mut self.lines, &self.name, self.read)?
         {
-            for (key, value) in &object {
-                let column = self.found.find(key).map(|at| &mut columns[at]);
-                let pushed = column.map_or(Err(DoesNotFit), |column| push(column, value));
-                pushed.map_err(|DoesNotFit| changed(&self.name, self.read))?;
+            // From the last: of two values under one key the last counts.
+            for (key, value) in object.0.iter().rev() {
+                let Some(at) = self.found.find(key) else { return Err(changed(&self.name, self.read)) };
+                if columns[at].len() == num_rows {
+                    push(&mut columns[at], value).map_err(|DoesNotFit| changed(&self.name, self.read))?;
+                }
             }
             num_rows += 1;
             self.read += 1;
@@ -109,8 +113,33 @@ impl FileRows for JsonRows {
     }
 }
 
+/// An object with its keys in their order, which is that of the columns.
+struct Object(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(json: D) -> std::result::Result<Self, D::Error> {
+        struct Look;
+        impl<'de> Visitor<'de> for Look {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> std::result::Result<Object, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Object(entries))
+            }
+        }
+        json.deserialize_map(Look)
+    }
+}
+
 /// The next line that is not blank, and how long it is.
-fn next_object(lines: &mut Lines, name: &str, number: u64) -> Result<Option<(Map<String, Value>, usize)>> {
+fn next_object(lines: &mut Lines, name: &str, number: u64) -> Result<Option<(Object, usize)>> {
     loop {
         let most = lines.max_line_bytes();
         let line = lines.next().map_err(|error| read_error(&format!("{name}: row {number}"), &error))?;
