@@ -36,7 +36,6 @@ fn shape(spec: &PipelineSpec) -> RowShape {
             let grid = Some(vec![patch, patch, color.channels()]);
             RowShape { grid, ..categories(patch * patch * color.channels(), decode.image().categories()) }
         }
-        DecodeKind::Table => unreachable!("no pipeline here reads a table"),
         DecodeKind::Rows => match &spec.source.synthetic {
             Some(synthetic) => categories(synthetic.num_vars, synthetic.cats),
             None => categories(805, decode.cats.unwrap()),
