@@ -100,6 +100,7 @@ impl RowsArgs {
             "source.watch",
             "source.settle",
             "source.on_gap",
+            "batch.max_wait",
             "validate",
         ] {
             document.remove(path);

@@ -31,7 +31,7 @@ pub(super) fn is_cell(data_type: &DataType) -> bool {
 pub(super) fn cells(columns: &[&ArrayRef], num_rows: usize) -> Result<Cells> {
     // Without dictionaries: keys of one may be many and its values few, so it is taken apart once.
     let plain: Vec<ArrayRef> = columns.iter().map(|column| plain(column)).collect::<Result<_>>()?;
-    let readers: Vec<Reader<'_>> = plain.iter().map(|column| reader(column)).collect::<Result<_>>()?;
+    let readers: Vec<Reader<'_>> = plain.iter().map(reader).collect::<Result<_>>()?;
     let mut cells = Cells::new(columns.len());
     for row in 0..num_rows {
         readers.iter().for_each(|read| cells.push(&read(row)));

@@ -311,6 +311,11 @@ impl Observed {
                 *self.texts.entry(cell.to_string()).or_default() += 1;
                 Some(Kind::Time)
             }
+            // Writers that quote everything write nothing like this; a name is never empty.
+            Cell::Text(text) if text.is_empty() => {
+                *self.texts.entry(String::new()).or_default() += 1;
+                Some(Kind::Missing)
+            }
             Cell::Text(text) => Some(self.see_text(text, false)),
             Cell::Raw(text) => Some(self.see_text(text, true)),
         };
@@ -703,6 +708,12 @@ impl ColumnAsk {
 fn check_ask(ask: &ColumnAsk) -> Result<()> {
     use AskedDistribution as D;
     use AskedMeaning as M;
+    if ask.trials.is_some() && ask.distribution != Some(D::Binomial) {
+        return Err(Error::option("trials: has no meaning but for distribution = \"binomial\""));
+    }
+    if ask.range.is_some() && ask.distribution != Some(D::DiscreteLogistic) {
+        return Err(Error::option("range: has no meaning but for distribution = \"discrete-logistic\""));
+    }
     let Some(meaning) = ask.implied() else { return Ok(()) };
     let refuse = |key: &str| Err(Error::option(format!("{key}: has no meaning for as = \"{}\"", meaning.name())));
     let fits = match ask.distribution {
@@ -731,12 +742,6 @@ fn check_ask(ask: &ColumnAsk) -> Result<()> {
     }
     if ask.categories.is_some() && ask.vocabulary.is_some() {
         return Err(Error::option("categories: has no meaning beside vocabulary, which has as many as it lists"));
-    }
-    if ask.trials.is_some() && ask.distribution != Some(D::Binomial) {
-        return Err(Error::option("trials: has no meaning but for distribution = \"binomial\""));
-    }
-    if ask.range.is_some() && ask.distribution != Some(D::DiscreteLogistic) {
-        return Err(Error::option("range: has no meaning but for distribution = \"discrete-logistic\""));
     }
     Ok(())
 }
