@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anemone::rng::Rng;
 
-use crate::common::running::{any_checkpoint, outcome};
+use crate::common::running::{any_checkpoint, newest_step, outcome};
 use crate::common::shards::{picture, texts, write_images, write_texts};
 use crate::mpi::{Mpi, installed, wanted_kills};
 
@@ -74,10 +74,15 @@ fn send(signal: &str, id: u32) {
     let _gone = Command::new("kill").args([signal, &id.to_string()]).stderr(Stdio::null()).status();
 }
 
+/// The newest checkpoint, if there is one.
+fn step(out: &Path) -> Option<u64> {
+    (out.join("checkpoints").is_dir() && any_checkpoint(out)).then(|| newest_step(out))
+}
+
 /// Waits until a run has written its first checkpoint.
 fn wait_for_checkpoint(out: &Path) {
     let begun = Instant::now();
-    while !(out.join("checkpoints").is_dir() && any_checkpoint(out)) {
+    while step(out).is_none() {
         assert!(begun.elapsed() < PATIENCE, "no checkpoint");
         thread::sleep(Duration::from_millis(5));
     }
@@ -98,7 +103,7 @@ fn pipelines(dir: &Path) -> Vec<(&'static str, PathBuf)> {
         dir.display()
     );
     let images = format!(
-        "[source]\nfiles = '{0}/images-*.parquet'\n[decode]\nkind = 'image'\ncolor = 'rgb'\n[batch]\nrows = 16\n\
+        "[source]\nfiles = '{0}/images-*.parquet'\n[decode]\nkind = 'image'\ncolor = 'rgb'\nsize = [4, 4]\n[batch]\nrows = 16\n\
          shards = 8\n[circuit]\nmodel = 'hclt'\nlatents = 3\n[learn]\nepochs = 2\n",
         dir.display()
     );
@@ -179,16 +184,14 @@ fn a_signal_to_one_rank_stops_all_and_others_resume() {
     let want = alone(&pipeline, &dir.path().join("alone"));
     for mpi in libraries.iter().filter(|mpi| !mpi.has_named_library()) {
         let out = dir.path().join(mpi.name);
-        for (stretch, ranks) in [2, 4].into_iter().enumerate() {
+        for ranks in [2, 4] {
+            let before = step(&out);
             let child = job(mpi, ranks, &[], &pipeline, &out, &["--resume"]).spawn().unwrap();
             let begun = Instant::now();
-            while ranks_of(&out).len() < ranks
-                || stretch == 0 && !(out.join("checkpoints").is_dir() && any_checkpoint(&out))
-            {
+            while ranks_of(&out).len() < ranks || step(&out) == before {
                 assert!(begun.elapsed() < PATIENCE);
                 thread::sleep(Duration::from_millis(5));
             }
-            thread::sleep(Duration::from_millis(300 * stretch as u64));
             send("-TERM", ranks_of(&out)[1]);
             let (output, _) = ended(child);
             assert!(output.status.success(), "{}: {}", mpi.name, said(&output));
@@ -326,5 +329,5 @@ fn what_ranks_cannot_do_together_is_one_sentence() {
     let (one, two, three) = (folder("one"), folder("two"), folder("three"));
     fails(&mut each(&[&["-wdir", &one], &["-wdir", &two]], [text, text]), "rank 1 reads other data than rank 0");
     fails(&mut each(&[&["-wdir", &one], &["-wdir", &three]], [text, text]), "rank 1: source: text.parquet");
-    assert!(!out.join("checkpoints").is_dir() || !any_checkpoint(&out), "nothing was learned");
+    assert_eq!(step(&out), None, "nothing was learned");
 }
