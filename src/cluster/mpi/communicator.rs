@@ -427,8 +427,8 @@ impl Communicator {
         // SAFETY: a communicator of this library, and room for another.
         let code = unsafe { (recovery.shrink)(self.handle, &mut handle) };
         self.session.library.check("MPIX_Comm_shrink", code)?;
-        self.session.is_broken.store(false, Relaxed);
         let left = Self::around(&self.session, handle, self.received.clone(), self.cut)?;
+        self.session.is_broken.store(left.size == self.size, Relaxed);
         if left.size == self.size {
             return Err(failed("a call of MPI failed though no rank is gone".into()));
         }
