@@ -106,8 +106,8 @@ fn pipelines(dir: &Path) -> Vec<(&'static str, PathBuf)> {
         dir.display()
     );
     let images = format!(
-        "[source]\nfiles = '{0}/images-*.parquet'\n[decode]\nkind = 'image'\ncolor = 'rgb'\nsize = [4, 4]\n[batch]\nrows = 16\n\
-         shards = 8\n[circuit]\nmodel = 'hclt'\nlatents = 3\n[learn]\nepochs = 2\n",
+        "[source]\nfiles = '{0}/images-*.parquet'\n[decode]\nkind = 'image'\ncolor = 'rgb'\nsize = [4, 4]\n[batch]\n\
+         rows = 16\nshards = 8\n[circuit]\nmodel = 'hclt'\nlatents = 3\n[learn]\nepochs = 2\n",
         dir.display()
     );
     let hmm = format!(
