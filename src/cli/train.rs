@@ -157,15 +157,18 @@ fn own_folder(pipeline: Option<&Path>) -> Option<PathBuf> {
 }
 
 pub(super) fn run(args: &TrainArgs) -> Outcome {
+    let runtime = runtime()?;
+    let stop = Stop::new();
+    // Before the other ranks are met, which takes a while: a signal that came then would end the job without a word.
+    runtime.block_on(async { stop.on_signals() })?;
     let ranks = join::join(&args.cluster)?;
     let team = Team::new(ranks.as_ref());
-    let runtime = runtime()?;
     let understood = understand(args);
     let outcome = runtime.block_on(team.agree(understood)).and_then(|(understood, mut options)| {
         if let Some(ranks) = &ranks {
             options.place.ranks = Some(ranks.with_shards(understood.spec.batch.shards)?); // refused alike by all
         }
-        run_as(&team, args, &understood, &options, &runtime)
+        run_as(&team, args, &understood, (&options, &stop), &runtime)
     });
     drop(runtime);
     join::leave(team, ranks, outcome)
@@ -195,7 +198,7 @@ fn run_as(
     team: &Team,
     args: &TrainArgs,
     understood: &Understood,
-    options: &TrainOptions,
+    (options, stop): (&TrainOptions, &Stop),
     runtime: &tokio::runtime::Runtime,
 ) -> Outcome {
     let style = match (args.json, args.quiet) {
@@ -205,11 +208,10 @@ fn run_as(
     };
     let mut report = Report::new(style);
     if !team.is_first() {
+        stop.be_silent();
         return runtime.block_on(async {
-            let stop = Stop::silent();
-            stop.on_signals()?;
             let mut heir = Heir { report, has_taken_over: false };
-            train(&understood.spec, options, &stop, &mut heir).await?;
+            train(&understood.spec, options, stop, &mut heir).await?;
             heir.report.close();
             heir.report.written()
         });
@@ -218,8 +220,6 @@ fn run_as(
     let address = address.map_err(|e| team.mark(e.at("--metrics-addr")))?;
     understood.notes.iter().for_each(|note| report.note(note));
     let trained = runtime.block_on(async {
-        let stop = Stop::new();
-        stop.on_signals().map_err(|e| team.mark(e))?;
         let _service = Service::begin();
         let server = match address {
             Some(address) => Some(serve(address).await.map_err(|e| team.mark(e))?),
@@ -228,7 +228,7 @@ fn run_as(
         if let Some(server) = &server {
             report.note(&format!("metrics are at http://{}/metrics", server.address()));
         }
-        train(&understood.spec, options, &stop, &mut report).await
+        train(&understood.spec, options, stop, &mut report).await
     });
     report.close();
     trained?;

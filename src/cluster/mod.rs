@@ -82,6 +82,12 @@ pub trait Cluster: Send {
     /// all that are left. Returns the former numbers of the ranks that are left.
     fn shrink(&mut self) -> Result<Vec<usize>>;
 
+    /// Returns true if a call failed here and perhaps not elsewhere, and the cluster did not shrink: others may wait
+    /// for this rank, and cannot be told why it does not come.
+    fn is_broken(&self) -> bool {
+        false
+    }
+
     /// Ends the job: no rank is left waiting for this one. Where ranks are processes this does not return.
     fn abort(&mut self, message: &str);
 }

@@ -24,7 +24,7 @@ struct Requests {
     /// When a signal asked for a stop first.
     signalled: OnceLock<Instant>,
     /// Whether nobody reads what it says.
-    is_silent: bool,
+    is_silent: AtomicBool,
 }
 
 /// Signals that come so shortly after the first are one request.
@@ -36,9 +36,9 @@ impl Stop {
         Self::default()
     }
 
-    /// The same, and a signal is not commented on: another rank does.
-    pub fn silent() -> Self {
-        Self { inner: Arc::new(Requests { is_silent: true, ..Requests::default() }) }
+    /// From now on a signal is not commented on: another rank does.
+    pub fn be_silent(&self) {
+        self.inner.is_silent.store(true, Ordering::SeqCst);
     }
 
     /// Asks the run to stop.
@@ -117,7 +117,7 @@ impl Stop {
             Some(code) if self.is_requested() && asked.elapsed() > TOGETHER => std::process::exit(code),
             _ if self.is_requested() => {}
             _ => {
-                if !self.inner.is_silent {
+                if !self.inner.is_silent.load(Ordering::SeqCst) {
                     let _ = writeln!(std::io::stderr(), "stopping after this update; again to quit at once");
                 }
                 self.request();

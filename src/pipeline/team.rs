@@ -147,8 +147,12 @@ impl Team {
 
     /// An error that ends this rank: where the others do not know of it, they are told, and end too.
     pub fn mark(&self, error: Error) -> Error {
-        if let (Some(ranks), false) = (&self.ranks, self.is_agreed() || error.kind() == ErrorKind::Cluster) {
-            ranks.calls().abort(&error.to_string());
+        if let (Some(ranks), false) = (&self.ranks, self.is_agreed()) {
+            let mut calls = ranks.calls();
+            // What another rank has told is known to all; a call that failed is not.
+            if error.kind() != ErrorKind::Cluster || calls.is_broken() {
+                calls.abort(&error.to_string());
+            }
         }
         error
     }

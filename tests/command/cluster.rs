@@ -10,12 +10,15 @@ use std::time::{Duration, Instant};
 
 use anemone::rng::Rng;
 
-use crate::common::running::{any_checkpoint, outcome};
+use crate::common::running::{any_checkpoint, newest_step, outcome};
 use crate::common::shards::{picture, texts, write_images, write_texts};
 use crate::mpi::{Mpi, installed, wanted_kills};
 
 /// No job takes longer, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A job does not outlive a rank by more than this, without fault tolerance.
+const END_OF_JOB: Duration = Duration::from_secs(5);
 
 /// What a learned model must be: the bytes of parameters and optimizer, the counters and places.
 type Outcome = (Vec<u8>, Vec<u8>, serde_json::Value);
@@ -74,10 +77,15 @@ fn send(signal: &str, id: u32) {
     let _gone = Command::new("kill").args([signal, &id.to_string()]).stderr(Stdio::null()).status();
 }
 
+/// The newest checkpoint, if there is one.
+fn step(out: &Path) -> Option<u64> {
+    (out.join("checkpoints").is_dir() && any_checkpoint(out)).then(|| newest_step(out))
+}
+
 /// Waits until a run has written its first checkpoint.
 fn wait_for_checkpoint(out: &Path) {
     let begun = Instant::now();
-    while !(out.join("checkpoints").is_dir() && any_checkpoint(out)) {
+    while step(out).is_none() {
         assert!(begun.elapsed() < PATIENCE, "no checkpoint");
         thread::sleep(Duration::from_millis(5));
     }
@@ -98,8 +106,8 @@ fn pipelines(dir: &Path) -> Vec<(&'static str, PathBuf)> {
         dir.display()
     );
     let images = format!(
-        "[source]\nfiles = '{0}/images-*.parquet'\n[decode]\nkind = 'image'\ncolor = 'rgb'\n[batch]\nrows = 16\n\
-         shards = 8\n[circuit]\nmodel = 'hclt'\nlatents = 3\n[learn]\nepochs = 2\n",
+        "[source]\nfiles = '{0}/images-*.parquet'\n[decode]\nkind = 'image'\ncolor = 'rgb'\nsize = [4, 4]\n[batch]\n\
+         rows = 16\nshards = 8\n[circuit]\nmodel = 'hclt'\nlatents = 3\n[learn]\nepochs = 2\n",
         dir.display()
     );
     let hmm = format!(
@@ -179,16 +187,14 @@ fn a_signal_to_one_rank_stops_all_and_others_resume() {
     let want = alone(&pipeline, &dir.path().join("alone"));
     for mpi in libraries.iter().filter(|mpi| !mpi.has_named_library()) {
         let out = dir.path().join(mpi.name);
-        for (stretch, ranks) in [2, 4].into_iter().enumerate() {
+        for ranks in [2, 4] {
+            let before = step(&out);
             let child = job(mpi, ranks, &[], &pipeline, &out, &["--resume"]).spawn().unwrap();
             let begun = Instant::now();
-            while ranks_of(&out).len() < ranks
-                || stretch == 0 && !(out.join("checkpoints").is_dir() && any_checkpoint(&out))
-            {
+            while ranks_of(&out).len() < ranks || step(&out) == before {
                 assert!(begun.elapsed() < PATIENCE);
                 thread::sleep(Duration::from_millis(5));
             }
-            thread::sleep(Duration::from_millis(300 * stretch as u64));
             send("-TERM", ranks_of(&out)[1]);
             let (output, _) = ended(child);
             assert!(output.status.success(), "{}: {}", mpi.name, said(&output));
@@ -196,6 +202,45 @@ fn a_signal_to_one_rank_stops_all_and_others_resume() {
         succeeds(&mut job(mpi, 3, &[], &pipeline, &out, &["--resume"]), mpi.name);
         assert!(outcome(&out) == want, "{}: stopped and resumed on 2, 4 and 3 ranks", mpi.name);
     }
+}
+
+#[test]
+fn a_signal_that_comes_before_the_ranks_have_met_stops_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipeline = long_pipeline(dir.path());
+    for mpi in installed().iter().filter(|mpi| !mpi.has_named_library()) {
+        let out = dir.path().join(mpi.name);
+        let go = dir.path().join(format!("go-{}", mpi.name));
+        let (ready, go_on) = (go.to_str().unwrap(), "until [ -e \"$0\" ]; do sleep 0.05; done; exec \"$@\"");
+        let late: &[&str] = &["sh", "-c", go_on, ready, env!("CARGO_BIN_EXE_anemone")];
+        let mut command = mpi.launcher(1, &[]);
+        for (rank, program) in [late, &[env!("CARGO_BIN_EXE_anemone")]].into_iter().enumerate() {
+            command.args(if rank == 0 { &[][..] } else { &[":", "-n", "1"] }).args(program);
+            command.arg("train").arg(&pipeline).arg("--out").arg(&out).args(["--threads", "1", "--device", "cpu"]);
+        }
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let begun = Instant::now();
+        while !ranks_of(&out).first().is_some_and(|&id| catches_sigterm(id)) {
+            if begun.elapsed() > Duration::from_secs(20) {
+                std::fs::write(&go, "").unwrap();
+                panic!("{}: waits for the others with its hands over its ears: {}", mpi.name, said(&ended(child).0));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        send("-TERM", ranks_of(&out)[0]);
+        std::fs::write(&go, "").unwrap();
+        let (output, _) = ended(child);
+        assert!(output.status.success(), "{}: {}", mpi.name, said(&output));
+        assert!(said(&output).contains("stopped by a signal before the first batch"), "{}", said(&output));
+        assert_eq!(step(&out), None);
+    }
+}
+
+/// Returns true if a process has a handler for SIGTERM.
+fn catches_sigterm(id: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> 14 & 1 == 1)
 }
 
 #[test]
@@ -223,6 +268,7 @@ fn a_killed_rank_ends_the_job_and_others_resume_to_the_same_model() {
                 let text = said(&output);
                 let words = ["signal 9", "SIGNAL: 9", "EXIT CODE: 9", "is gone"];
                 assert!(words.iter().any(|word| text.contains(word)), "{}: {text}", mpi.name);
+                assert!(time < END_OF_JOB, "{}: the job ended {time:?} after its rank: {text}", mpi.name);
                 slowest = slowest.max(time);
             } else {
                 ended(child); // it was faster
@@ -286,17 +332,27 @@ fn what_ranks_cannot_do_together_is_one_sentence() {
         "batch.shards = 2: fewer than the 3 ranks",
     );
     // Ranks with commands of their own: `:` between them.
-    let each = |options: &[&[&str]], words: [&[&str]; 2]| {
+    let run_by = |options: &[&[&str]], programs: [&[&str]; 2], words: [&[&str]; 2]| {
         let mut command = mpi.launcher(1, options[0]);
         for (rank, more) in words.into_iter().enumerate() {
             if rank == 1 {
                 command.args([":", "-n", "1"]).args(options[1]);
             }
-            command.arg(anemone).arg("train").args(more).arg("--out").arg(&out).args(["--threads", "1"]);
+            command.args(programs[rank]).arg("train").args(more).arg("--out").arg(&out).args(["--threads", "1"]);
         }
         command
     };
+    let each = |options: &[&[&str]], words: [&[&str]; 2]| run_by(options, [&[anemone]; 2], words);
     let pipeline = pipeline.to_str().unwrap();
+    // One byte more: another build of the same version.
+    let other = dir.path().join("anemone");
+    std::fs::copy(anemone, &other).unwrap();
+    std::io::Write::write_all(&mut std::fs::File::options().append(true).open(&other).unwrap(), b"\0").unwrap();
+    fails(
+        &mut run_by(&[&[], &[]], [&[anemone], &[other.to_str().unwrap()]], [&[pipeline]; 2]),
+        "rank 1 runs another build of this version than rank 0",
+    );
+    std::fs::remove_file(&other).unwrap();
     fails(
         &mut each(&[&[], &[]], [&[pipeline], &[pipeline, "--set", "batch.rows=32"]]),
         "rank 1 has another pipeline than rank 0: `rows = 32` where rank 0 has `rows = 16`",
@@ -324,7 +380,44 @@ fn what_ranks_cannot_do_together_is_one_sentence() {
     let text: &[&str] = &[text.to_str().unwrap()];
     let folder = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
     let (one, two, three) = (folder("one"), folder("two"), folder("three"));
-    fails(&mut each(&[&["-wdir", &one], &["-wdir", &two]], [text, text]), "rank 1 reads other data than rank 0");
+    fails(
+        &mut each(&[&["-wdir", &one], &["-wdir", &two]], [text, text]),
+        "rank 1 reads other data than rank 0: files of the same names have other contents",
+    );
     fails(&mut each(&[&["-wdir", &one], &["-wdir", &three]], [text, text]), "rank 1: source: text.parquet");
-    assert!(!out.join("checkpoints").is_dir() || !any_checkpoint(&out), "nothing was learned");
+    assert_eq!(step(&out), None, "nothing was learned");
+    // The same by its length and both ends, which is all that ranks compare: known once it is the turn of those rows.
+    let path = dir.path().join("one/text.parquet");
+    write_texts(&path, &texts(6000, 1), 600);
+    let mut bytes = std::fs::read(&path).unwrap();
+    assert!(bytes.len() > 5 * 65536, "{}", bytes.len());
+    let (begin, end) = (bytes.len() * 2 / 5, bytes.len() * 3 / 5);
+    bytes[begin..end].fill(0xA5);
+    std::fs::write(dir.path().join("three/text.parquet"), bytes).unwrap();
+    fails(&mut each(&[&["-wdir", &one], &["-wdir", &three]], [text, text]), "rank 1: text.parquet");
+    assert!(step(&out).is_some(), "what was learned before is kept");
+}
+
+#[test]
+fn a_rank_that_runs_out_of_memory_ends_the_job_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let pipeline = dir.path().join("large.toml");
+    let text = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 20000\nlatents = 3\nrows = 5000\n[batch]\n\
+                rows = 16\nshards = 2\n[circuit]\nmodel = 'hmm'\nlatents = 512\n[learn]\nepochs = 900\n";
+    std::fs::write(&pipeline, text).unwrap();
+    for mpi in installed().iter().filter(|mpi| !mpi.has_named_library()) {
+        // What MPI and the program itself map fits, the parameters (42 MB, in several places) do not.
+        let small: &[&str] = &["sh", "-c", "ulimit -v 600000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_anemone")];
+        let mut command = mpi.launcher(1, &[]);
+        for (rank, program) in [&[env!("CARGO_BIN_EXE_anemone")], small].into_iter().enumerate() {
+            command.args(if rank == 0 { &[][..] } else { &[":", "-n", "1"] }).args(program);
+            command.arg("train").arg(&pipeline).arg("--out").arg(dir.path().join(mpi.name)).args(["--threads", "1"]);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (output, time) = ended(command.spawn().unwrap());
+        let text = said(&output);
+        assert!(!output.status.success(), "{}: {text}", mpi.name);
+        assert!(text.contains("memory allocation of") && text.contains("bytes failed"), "{}: {text}", mpi.name);
+        println!("{}: a rank without memory ended the job {time:?} after its start", mpi.name);
+    }
 }

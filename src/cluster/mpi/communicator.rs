@@ -21,13 +21,16 @@ const CUT: usize = 1 << 30;
 const TAG: c_int = 22;
 /// How long the end of MPI may take where a rank was lost before.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a launcher may take to read what a rank has said before it ended the job.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// MPI, initialised once for the process. Finalised when the last communicator is gone.
 pub(super) struct Session {
     pub library: Library,
     /// Held during every call where the library serves one thread at a time.
     one_thread: Option<Mutex<()>>,
-    /// A rank is gone and nobody shrank: `MPI_Finalize` would wait for it.
+    /// A call failed, because a rank is gone and nobody shrank or for whatever reason: `MPI_Finalize` might wait for
+    /// ranks that are gone, or that wait for this one.
     is_broken: AtomicBool,
     /// A rank was lost at some time, whether or not the others went on.
     has_lost: AtomicBool,
@@ -204,6 +207,11 @@ impl Communicator {
         self.session.library.recovery.is_some()
     }
 
+    /// Returns true if a call failed and nothing was done about it: others may wait for this rank.
+    pub fn is_broken(&self) -> bool {
+        self.session.is_broken.load(Relaxed)
+    }
+
     /// Waits until every rank is here.
     pub fn barrier(&self) -> Result<()> {
         let _turn = self.turn();
@@ -231,6 +239,11 @@ impl Communicator {
     pub fn gather(&self, own: &[u8], lens: &[usize], all: &mut [u8]) -> Result<()> {
         self.check_lens("gather", Some(own.len()), lens, all.len())?;
         let _turn = self.turn();
+        if self.can_shrink() && self.size > 1 {
+            self.gather_or_fail(own, lens, all)?;
+            self.received.gathered.fetch_add((all.len() - own.len()) as u64, Relaxed);
+            return Ok(());
+        }
         let cut = (self.cut / self.size).max(1);
         let starts = starts(lens);
         let rounds = lens.iter().map(|len| len.div_ceil(cut)).max().unwrap_or(0);
@@ -256,6 +269,21 @@ impl Communicator {
         }
         self.received.gathered.fetch_add((all.len() - own.len()) as u64, Relaxed);
         Ok(())
+    }
+
+    /// The same where a rank may be lost: everybody sends its own bytes to everybody. Open MPI's `MPI_Allgatherv`
+    /// (5.0, the algorithm of small messages) gathers to the first rank and broadcasts, and drops the broadcast's code:
+    /// where a rank is lost meanwhile, another is told of a success and has received nothing.
+    fn gather_or_fail(&self, own: &[u8], lens: &[usize], all: &mut [u8]) -> Result<()> {
+        let cut = (self.cut / self.size).max(1);
+        if lens.iter().any(|&len| len > cut) {
+            let sent = vec![own.len(); self.size];
+            return self.exchange_long(&own.repeat(self.size), &sent, all, lens, cut);
+        }
+        let counts: Vec<c_int> = lens.iter().map(|&len| len as c_int).collect();
+        let sent = vec![own.len() as c_int; self.size];
+        // The same bytes for all: they are only read, so every message may begin at the same place.
+        self.exchange_once(own, (&sent, &vec![0; self.size]), all, (&counts, &int_starts(&counts)))
     }
 
     fn gather_once(&self, own: &[u8], counts: &[c_int], places: &[c_int], all: &mut [u8]) -> Result<()> {
@@ -399,16 +427,18 @@ impl Communicator {
         // SAFETY: a communicator of this library, and room for another.
         let code = unsafe { (recovery.shrink)(self.handle, &mut handle) };
         self.session.library.check("MPIX_Comm_shrink", code)?;
-        self.session.is_broken.store(false, Relaxed);
         let left = Self::around(&self.session, handle, self.received.clone(), self.cut)?;
+        self.session.is_broken.store(left.size == self.size, Relaxed);
         if left.size == self.size {
             return Err(failed("a call of MPI failed though no rank is gone".into()));
         }
         Ok(left)
     }
 
-    /// Ends all ranks at once, this one included. Say first why.
+    /// Ends all ranks at once, this one included. Say first why: the launcher is given a moment to pass it on, without
+    /// which Open MPI's sometimes loses the last lines of a rank.
     pub fn abort(&self, code: i32) -> ! {
+        thread::sleep(LAST_WORDS);
         // SAFETY: a communicator of this library. Not within a turn: another thread may be waiting in a collective.
         unsafe { (self.session.library.abort)(self.session.library.constants.world, code) };
         std::process::exit(code)
@@ -420,9 +450,16 @@ impl Communicator {
 
     fn done(&self, what: &str, code: c_int) -> Result<()> {
         let done = self.session.library.check(what, code);
-        if done.as_ref().is_err_and(|error| error.kind() == ErrorKind::RankLost) {
+        if done.is_err() {
             self.session.is_broken.store(true, Relaxed);
+        }
+        if done.as_ref().is_err_and(|error| error.kind() == ErrorKind::RankLost) {
             self.session.has_lost.store(true, Relaxed);
+            if let Some(recovery) = self.session.library.recovery {
+                // Now, while the buffers of this call are there: what is still on its way into them is given up. It
+                // also wakes the others. SAFETY: a communicator of this library.
+                unsafe { (recovery.revoke)(self.handle) };
+            }
         }
         done
     }

@@ -138,6 +138,10 @@ impl Cluster for Mpi {
         Ok(all.into_iter().map(number).collect())
     }
 
+    fn is_broken(&self) -> bool {
+        self.communicator.is_broken()
+    }
+
     fn abort(&mut self, message: &str) {
         eprintln!("error: rank {}: {message}", self.communicator.rank());
         self.communicator.abort(1)

@@ -334,7 +334,10 @@ pub(super) async fn compare_data(team: &Team, identity: String, files: Vec<Strin
     let known: HashSet<&String> = all[0].1.iter().collect();
     let what = match files.iter().find(|file| !known.contains(file)) {
         Some(file) => format!("{file} is not what rank 0 reads"),
-        None => format!("it has {} files where rank 0 has {}", files.len(), all[0].1.len()),
+        None if files.len() != all[0].1.len() => {
+            format!("it has {} files where rank 0 has {}", files.len(), all[0].1.len())
+        }
+        None => "files of the same names have other contents, or are decoded otherwise".into(),
     };
     Err(Error::new(ErrorKind::Cluster, format!("rank {rank} reads other data than rank 0: {what}")))
 }

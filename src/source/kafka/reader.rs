@@ -302,7 +302,9 @@ impl KafkaReader {
             return Ok(());
         }
         self.refreshed = Instant::now();
-        let Ok(found) = self.connection.partitions(QUIET) else { return Ok(()) }; // an outage has its own words
+        // An answer takes as long as brokers are far, or the machine is busy; messages arrive meanwhile. An outage has
+        // its own words.
+        let Ok(found) = self.connection.partitions(ANSWER) else { return Ok(()) };
         let found = found.unwrap_or_default();
         match self.place.next.keys().find(|partition| is_gone(&self.source, **partition, &found)) {
             Some(gone) => {
