@@ -4,8 +4,8 @@
     docs/cluster_estimate.py [LINES.jsonl] [--batch-rows 2048] [--latency-us 50] [--gbits 25] [--node-speed 1]
                              [--nodes 8,16,32,64,128,256] [--units 256]
 
-LINES.jsonl is what `cargo bench --bench cluster` wrote with ANEMONE_BENCH_JSON; without it the figures of
-docs/CLUSTER.md are taken. The model is an HMM over the 50,257 words of GPT-2 on WikiText-2, 128 words per row.
+LINES.jsonl is what `cargo bench --bench cluster` wrote with ANEMONE_BENCH_JSON; without it the figures of an earlier
+run are taken (`MEASURED`). The model is an HMM over the 50,257 words of GPT-2 on WikiText-2, 128 words per row.
 
 A step of a rank is
 
@@ -31,7 +31,7 @@ DISTINCT = {1: 82, 2: 132, 4: 214, 8: 366, 16: 628, 32: 1068, 64: 1844, 128: 307
             1024: 11360, 2048: 15767, 4096: 20484, 8192: 24464}
 # Seconds of a message at the sender, besides its latency.
 OVERHEAD = 2e-6
-# Measured figures of docs/CLUSTER.md, where no file is given.
+# Figures of an earlier run of the bench, where no file is given.
 MEASURED = [
     {"rows": 512, "ranks": 2, "step_seconds": 0.1855, "compute_seconds": 0.1603, "sum_seconds": 0.0109},
 ]

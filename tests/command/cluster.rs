@@ -382,18 +382,26 @@ fn what_ranks_cannot_do_together_is_one_sentence() {
     let (one, two, three) = (folder("one"), folder("two"), folder("three"));
     fails(
         &mut each(&[&["-wdir", &one], &["-wdir", &two]], [text, text]),
-        "rank 1 reads other data than rank 0: files of the same names have other contents",
+        "rank 1 reads other data than rank 0: text.parquet of ",
     );
     fails(&mut each(&[&["-wdir", &one], &["-wdir", &three]], [text, text]), "rank 1: source: text.parquet");
+    let mut bytes = std::fs::read(dir.path().join("one/text.parquet")).unwrap();
+    bytes[100] ^= 1;
+    std::fs::write(dir.path().join("three/text.parquet"), bytes).unwrap();
+    fails(
+        &mut each(&[&["-wdir", &one], &["-wdir", &three]], [text, text]),
+        "rank 1 reads other data than rank 0: files of the same names have other contents",
+    );
     assert_eq!(step(&out), None, "nothing was learned");
     // The same by its length and both ends, which is all that ranks compare: known once it is the turn of those rows.
     let path = dir.path().join("one/text.parquet");
-    write_texts(&path, &texts(6000, 1), 600);
+    write_texts(&path, &texts(30_000, 1), 1000);
     let mut bytes = std::fs::read(&path).unwrap();
     assert!(bytes.len() > 5 * 65536, "{}", bytes.len());
     let (begin, end) = (bytes.len() * 2 / 5, bytes.len() * 3 / 5);
     bytes[begin..end].fill(0xA5);
     std::fs::write(dir.path().join("three/text.parquet"), bytes).unwrap();
+    let text = &[text, &["--set", "batch.rows=256"]].concat()[..];
     fails(&mut each(&[&["-wdir", &one], &["-wdir", &three]], [text, text]), "rank 1: text.parquet");
     assert!(step(&out).is_some(), "what was learned before is kept");
 }
