@@ -90,8 +90,8 @@ fn check_cells(piece: &Piece) -> Result<()> {
 /// What is said of a column must be what its schema says: a change of the one would be lost in the other.
 fn check_asks(asks: &BTreeMap<String, ColumnAsk>, schema: &TableSchema) -> Result<()> {
     let differs = asks.iter().find(|(name, ask)| match schema.var(name) {
-        Some(var) => !ask.agrees_with(&schema.columns[var].meaning),
-        None => !ask.is_ignored() || schema.ignored.iter().all(|ignored| ignored.name != **name),
+        Some(var) => !ask.agrees_with(&schema.columns[var]),
+        None => !ask.is_ignored() && **ask != ColumnAsk::default(),
     });
     match differs {
         None => Ok(()),

@@ -18,6 +18,9 @@ const ENOUGH: usize = 256;
 /// Fewer must do if no more come for so long.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// However they come, nobody waits longer for more of them. A pipe says nothing of its pauses.
+const LONGEST: Duration = Duration::from_secs(20);
+
 /// A live source with what its reader has said before anybody learns.
 pub struct Ahead {
     source: Arc<dyn LiveSource>,
@@ -40,8 +43,13 @@ impl Ahead {
         mut see: impl FnMut(&Piece) -> Result<()>,
     ) -> Result<Self> {
         let mut held = Held { said: VecDeque::new(), reader: source.clone().open(None)?, is_over: false };
-        let (mut seen, mut last) = (0, Instant::now());
-        while seen < wanted {
+        let (mut seen, mut bytes, mut last) = (0, 0, Instant::now());
+        let mut first: Option<Instant> = None;
+        // What is held is in memory: no more of it than one record may take.
+        while seen < wanted && bytes < limits.record_bytes && first.is_none_or(|first| first.elapsed() < LONGEST) {
+            if seen >= ENOUGH && !source.can_go_back() && first.is_some_and(|first| first.elapsed() > PATIENCE) {
+                break;
+            }
             match held.reader.next(limits)? {
                 None => {
                     held.is_over = true;
@@ -53,6 +61,8 @@ impl Ahead {
                     if let Arrived::Piece(piece) = &arrived {
                         see(piece)?;
                         (seen, last) = (seen + piece.num_records(), Instant::now());
+                        bytes += piece.num_bytes() as u64;
+                        first.get_or_insert(last);
                     }
                     held.said.push_back(arrived);
                 }
@@ -78,6 +88,8 @@ impl LiveSource for Ahead {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take(); // nobody else wants it
         match (from, held) {
             (None, Some(held)) => Ok(Box::new(held)),
+            // Who cannot go back goes on with whatever comes, and this comes next.
+            (Some(_), Some(held)) if !self.source.can_go_back() => Ok(Box::new(held)),
             _ => self.source.clone().open(from),
         }
     }

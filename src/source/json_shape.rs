@@ -241,7 +241,12 @@ fn of_objects(fields: &[Field], columns: &Columns) -> Result<JsonShape> {
         Columns::Many(names) => Form::Columns { names: many(fields, names, Found::is_number, "a number")?, all: false },
         Columns::Cells(names) if names.is_empty() => Form::Cells { names: all_cells(fields)?, all: true },
         Columns::Cells(names) => {
-            Form::Cells { names: many(fields, names, Found::has_cells, "a single value per row")?, all: false }
+            // A key that is not in every line is missing where it is not there, and so in the first ones.
+            let is_absent = |name: &String| !name.ends_with('*') && fields.iter().all(|field| field.name != *name);
+            let there: Vec<String> = names.iter().filter(|name| !is_absent(name)).cloned().collect();
+            let found = many(fields, if there.is_empty() { names } else { &there }, Found::has_cells, ONE_VALUE)?;
+            let has_patterns = names.iter().any(|name| name.ends_with('*'));
+            Form::Cells { names: if has_patterns { found } else { names.clone() }, all: false }
         }
     };
     let names: Vec<&str> = match &form {
@@ -249,12 +254,16 @@ fn of_objects(fields: &[Field], columns: &Columns) -> Result<JsonShape> {
         Form::Line { .. } => Vec::new(),
         Form::Columns { names, .. } | Form::Cells { names, .. } => names.iter().map(String::as_str).collect(),
     };
-    let read: Vec<&Field> = names.iter().filter_map(|name| fields.iter().find(|field| field.name == *name)).collect();
-    let reals = read.iter().any(|field| field.found.reals);
+    let field = |name: &str| fields.iter().find(|field| field.name == name);
+    let reals = names.iter().filter_map(|name| field(name)).any(|field| field.found.reals);
     let left_out = fields.iter().filter(|field| !names.contains(&field.name.as_str()));
-    let reading = Reading { read: read.into_iter().map(info).collect(), left_out: left_out.map(info).collect() };
+    let read = names.iter().map(|name| field(name).map_or_else(|| column(name, "null"), info)).collect();
+    let reading = Reading { read, left_out: left_out.map(info).collect() };
     Ok(JsonShape { form, reals, reading })
 }
+
+/// What a column of a table holds.
+const ONE_VALUE: &str = "a single value per row";
 
 /// What a user who says nothing must mean.
 fn choose(fields: &[Field]) -> Option<Form> {

@@ -14,7 +14,7 @@ use super::{ColumnSchema, InputSpec, Label, Meaning, OTHER, TimePart, Unseen};
 pub const ENCODED_AS_MISSING: [&str; 9] = ["NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "-"];
 
 /// The largest count: every whole number up to it is an `f32`.
-const LARGEST_COUNT: i64 = 1 << 24;
+pub(super) const LARGEST_COUNT: i64 = 1 << 24;
 
 impl ColumnSchema {
     /// The value of a cell, `None` if it is missing, or why it is no value of this column.
@@ -162,6 +162,10 @@ pub(super) fn bin_of(edges: &[f64], number: f64) -> usize {
 pub(super) fn label_of(cell: &Cell<'_>, cell_type: CellType) -> Option<Label> {
     Some(match (cell, cell_type) {
         (Cell::Null, _) => return None,
+        // Nothing is no name; where cells are not texts, neither is what stands for nothing.
+        (Cell::Text(text) | Cell::Raw(text), CellType::Text) if text.is_empty() => return None,
+        (Cell::Text(text) | Cell::Raw(text), own) if own != CellType::Text && says_missing(text) => return None,
+        (Cell::Bool(truth), CellType::Text) => Label::Text(truth.to_string()),
         (Cell::Bool(truth), _) => Label::Bool(*truth),
         (Cell::Int(number), CellType::Float) => Label::Text(shown(*number as f64)),
         (Cell::Int(number), CellType::Text) => Label::Text(number.to_string()),
@@ -187,8 +191,9 @@ fn of_text(text: &str) -> Label {
     Label::Text(text.to_string())
 }
 
+/// A number as the name of a category: the same from a column of `f32`, and one name for both zeros.
 fn shown(number: f64) -> String {
-    number.to_string()
+    (shortest(number) + 0.0).to_string()
 }
 
 pub(super) fn is_whole(number: f64) -> bool {

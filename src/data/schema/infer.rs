@@ -20,8 +20,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::super::civil::{MICROS_PER_DAY, parse_date, parse_timestamp};
-use super::super::{Cell, CellType, Cells};
-use super::encode::{bin_of, brief, is_whole, label_of, parse_number, says_missing};
+use super::super::{Cell, CellType, Cells, LARGEST_REAL};
+use super::encode::{LARGEST_COUNT, bin_of, brief, is_whole, label_of, parse_number, says_missing};
 use super::{
     BoolDistribution, ColumnSchema, CountDistribution, IgnoredColumn, Label, MOST_CATS, Meaning, TableSchema, TimePart,
     Unseen,
@@ -39,6 +39,9 @@ const MOST_NAMED: usize = 32;
 
 /// Whole numbers that are counts: half of them are at most this.
 const MEDIAN_COUNT: f64 = 16.0;
+
+/// A longer text is no name: it would only take memory. In a column of names it is *other*.
+const LONGEST_NAME: usize = 1024;
 
 /// Fewer rows tell nothing about identifiers.
 const ENOUGH_ROWS: u64 = 32;
@@ -190,6 +193,8 @@ struct Observed {
     kinds: BTreeMap<Kind, u64>,
     /// Texts and what is written as one, with how often.
     texts: HashMap<String, u64>,
+    /// Texts that are longer than any name.
+    long_texts: u64,
     truths: [u64; 2],
     numbers: Vec<f64>,
     /// Whole numbers, which a real one may not hold.
@@ -256,8 +261,18 @@ impl Observer {
                 Decided::Column(decided) => {
                     report.understood_as = decided.understood_as();
                     report.categories = decided.num_cats();
-                    if let Meaning::Category { vocabulary, .. } = &decided.meaning {
-                        report.names_left_out = column.names(decided.cell_type).len().saturating_sub(vocabulary.len());
+                    if let Meaning::Category { vocabulary, unseen } = &decided.meaning {
+                        let known: HashSet<&Label> = vocabulary.iter().collect();
+                        let names = column.names(decided.cell_type);
+                        let left_out = names.iter().filter(|(name, _)| !known.contains(name)).count();
+                        match unseen {
+                            Unseen::Other => report.names_left_out = left_out,
+                            Unseen::Error if left_out > 0 => {
+                                let note = format!("{left_out} names of the first rows are not in it: bad records");
+                                report.note = Some(report.note.take().map_or(note.clone(), |n| format!("{n}; {note}")));
+                            }
+                            Unseen::Error => {}
+                        }
                     }
                     schema.columns.push(decided);
                 }
@@ -312,10 +327,7 @@ impl Observed {
                 Some(Kind::Time)
             }
             // Writers that quote everything write nothing like this; a name is never empty.
-            Cell::Text(text) if text.is_empty() => {
-                *self.texts.entry(String::new()).or_default() += 1;
-                Some(Kind::Missing)
-            }
+            Cell::Text(text) | Cell::Raw(text) if text.is_empty() => None,
             Cell::Text(text) => Some(self.see_text(text, false)),
             Cell::Raw(text) => Some(self.see_text(text, true)),
         };
@@ -338,7 +350,11 @@ impl Observed {
     }
 
     fn see_text(&mut self, text: &str, is_untyped: bool) -> Kind {
-        *self.texts.entry(text.to_string()).or_default() += 1;
+        if text.len() <= LONGEST_NAME {
+            *self.texts.entry(text.to_string()).or_default() += 1;
+        } else {
+            self.long_texts += 1;
+        }
         let trimmed = text.trim();
         if let Some(days) = parse_date(trimmed) {
             self.times.push(days * MICROS_PER_DAY);
@@ -447,7 +463,7 @@ impl Observed {
 
     /// Returns true if texts that spell numbers are counted among the texts already.
     fn is_untyped(&self) -> bool {
-        let written: u64 = self.texts.values().sum();
+        let written: u64 = self.texts.values().sum::<u64>() + self.long_texts;
         let seen: u64 = self.kinds.values().sum();
         written == seen
     }
@@ -551,7 +567,7 @@ impl Observed {
             CellType::Bool => Ok(AskedMeaning::Bool),
             CellType::Date | CellType::Time => Ok(AskedMeaning::Time),
             CellType::Text => {
-                let distinct = self.names(cell_type).len() as u64;
+                let distinct = self.names(cell_type).len() as u64 + self.long_texts;
                 match present >= ENOUGH_ROWS && 10 * distinct > 9 * present {
                     true => Err(format!("{distinct} different texts in {present} rows: names or identifiers")),
                     false => Ok(AskedMeaning::Category),
@@ -567,10 +583,21 @@ impl Observed {
                 if distinct <= MOST_NAMED && 2 * distinct as u64 <= present {
                     return Ok(AskedMeaning::Category);
                 }
-                let is_count = low.is_some_and(|low| *low >= 0) && median(&self.numbers) <= MEDIAN_COUNT;
-                Ok(if is_count { AskedMeaning::Count } else { AskedMeaning::Number })
+                let are_counts = low.is_some_and(|low| *low >= 0) && high.is_some_and(|high| *high <= LARGEST_COUNT);
+                match are_counts && median(&self.numbers) <= MEDIAN_COUNT {
+                    true => Ok(AskedMeaning::Count),
+                    false => self.as_number(),
+                }
             }
-            CellType::Int | CellType::Float => Ok(AskedMeaning::Number),
+            CellType::Int | CellType::Float => self.as_number(),
+        }
+    }
+
+    /// A number, unless a density cannot square all of them.
+    fn as_number(&self) -> std::result::Result<AskedMeaning, String> {
+        match self.numbers.iter().find(|number| !number.is_finite() || number.abs() > f64::from(LARGEST_REAL)) {
+            None => Ok(AskedMeaning::Number),
+            Some(number) => Err(format!("{number:e} is outside ±{LARGEST_REAL:e}: rescale it, or say bins = …")),
         }
     }
 
@@ -636,7 +663,8 @@ impl ColumnAsk {
     }
 
     /// Returns true if a meaning is what was asked for, as far as something was.
-    pub fn agrees_with(&self, meaning: &Meaning) -> bool {
+    pub fn agrees_with(&self, column: &ColumnSchema) -> bool {
+        let meaning = &column.meaning;
         let is_meant = match (self.implied(), meaning) {
             (None, _) => true,
             (Some(AskedMeaning::Part(asked)), Meaning::Part { part }) => asked == *part,
@@ -655,8 +683,9 @@ impl ColumnAsk {
                 Meaning::Category { vocabulary, unseen } => {
                     let slots = vocabulary.len() + usize::from(*unseen == Unseen::Other);
                     let same = |names: &Vec<String>| {
-                        names.len() == vocabulary.len()
-                            && names.iter().zip(vocabulary).all(|(a, b)| *a == b.to_string())
+                        let labels =
+                            names.iter().filter_map(|name| label_of(&Cell::Raw(name.into()), column.cell_type));
+                        labels.eq(vocabulary.iter().cloned())
                     };
                     self.unseen.is_none_or(|asked| asked == *unseen)
                         && self.categories.is_none_or(|most| slots <= most as usize)

@@ -325,3 +325,54 @@ fn what_contradicts_itself_or_the_data_is_refused() {
         assert!(TableSchema::from_json(&schema.to_json()).is_err(), "{schema:?}");
     }
 }
+
+#[test]
+fn nothing_is_no_name_and_a_cell_of_another_type_is_the_name_that_it_spells() {
+    let texts = ["1", "2", "NA", "1", "2", "1", ""];
+    let codes = infer_with(&raw(&texts), asked(AskedMeaning::Category)).unwrap();
+    let column_of = |inferred: &Inferred| inferred.schema.columns[0].clone();
+    assert_eq!((codes.columns[0].missing, column_of(&codes).num_cats()), (2, Some(3)));
+    assert_eq!(column_of(&codes).encode(&Cell::Raw("NA".into())), Ok(None));
+    let names = infer(&["true", "NA", "", "true", "NA", "b"].map(|text| Cell::Text(text.into())));
+    let column = column_of(&names);
+    assert_eq!(names.columns[0].missing, 1);
+    assert_eq!(column.encode(&Cell::Text("".into())), Ok(None));
+    assert!(column.encode(&Cell::Raw("NA".into())).unwrap().is_some(), "a name among names");
+    assert_eq!(column.encode(&Cell::Bool(true)), column.encode(&Cell::Text("true".into())));
+    let cells = [0.1, -0.0, 0.5, 0.1, 0.5, 0.0].map(Cell::Float);
+    let column = column_of(&infer_with(&cells, asked(AskedMeaning::Category)).unwrap());
+    assert_eq!(column.encode(&Cell::Float(f64::from(0.1f32))), column.encode(&Cell::Float(0.1)));
+    assert_eq!(column.encode(&Cell::Float(-0.0)), column.encode(&Cell::Float(0.0)));
+    assert!(column.encode(&Cell::Float(0.1)).unwrap() < Some(3.0));
+}
+
+#[test]
+fn the_rule_chooses_nothing_that_its_own_rows_are_not() {
+    let mut cells = vec![Cell::Int(0); 60];
+    cells.extend((0..40).map(|n| Cell::Int(n * 1_000_003)));
+    assert_eq!(understood(&cells), "number (gaussian)", "too large to be counted");
+    let mut cells: Vec<Cell<'_>> = (0..100).map(|n| Cell::Float(f64::from(n) * 0.37)).collect();
+    assert_eq!(understood(&cells), "number (gaussian)");
+    cells.push(Cell::Float(1e30));
+    assert!(understood(&cells).contains("1e30 is outside ±1e18: rescale it, or say bins"), "{}", understood(&cells));
+    let long = "x".repeat(2000);
+    let cells: Vec<Cell<'_>> = (0..100).map(|n| Cell::Text(format!("{long}{n}").into())).collect();
+    assert!(understood(&cells).contains("names or identifiers"), "{}", understood(&cells));
+}
+
+#[test]
+fn what_was_asked_agrees_with_what_was_made_of_it_however_it_is_spelled() {
+    let cells = [1.0, 2.5, 1.0, 2.5].map(Cell::Float);
+    let names = |names: &[&str]| ColumnAsk {
+        vocabulary: Some(names.iter().map(ToString::to_string).collect()),
+        ..ColumnAsk::default()
+    };
+    let inferred = infer_with(&cells, names(&["1.0", "2.5"])).unwrap();
+    let column = &inferred.schema.columns[0];
+    assert!(names(&["1.0", "2.5"]).agrees_with(column) && names(&["1", "2.50"]).agrees_with(column));
+    assert!(!names(&["1.0", "2.6"]).agrees_with(column) && !names(&["2.5", "1.0"]).agrees_with(column));
+    assert!(ColumnAsk::default().agrees_with(column) && !asked(AskedMeaning::Bins).agrees_with(column));
+    let strict = ColumnAsk { unseen: Some(Unseen::Error), ..names(&["1.0"]) };
+    let report = infer_with(&cells, strict).unwrap().columns[0].clone();
+    assert_eq!((report.names_left_out, report.note.unwrap().contains("1 names of the first rows")), (0, true));
+}

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::learner::{Checkpoint, CheckpointFolder, Identity};
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::prepare::Inputs;
-use crate::pipeline::spec::PipelineSpec;
+use crate::pipeline::spec::{PipelineSpec, SourceSpec};
 
 /// A checkpoint and where it is.
 pub(super) type Found = (PathBuf, Checkpoint);
@@ -45,8 +45,9 @@ pub(super) fn as_decided(spec: &PipelineSpec, resumed: Option<&Found>) -> Pipeli
     let record = resumed.and_then(|(_, checkpoint)| RunRecord::read(&checkpoint.meta.extra).ok());
     let saved = record.and_then(|record| PipelineSpec::parse(&record.pipeline, RESOLVED).ok());
     let is_same = |saved: &PipelineSpec| {
+        let topic = |source: &SourceSpec| source.kafka.as_ref().map(|kafka| kafka.topic.clone());
         let (now, then) = (&spec.source, &saved.source);
-        now.is_live() && (&now.files, &now.kafka) == (&then.files, &then.kafka)
+        now.is_live() && now.files == then.files && topic(now) == topic(then)
     };
     let Some(saved) = saved.filter(is_same) else { return spec };
     // The rows in which the columns of a table were understood do not come again.
