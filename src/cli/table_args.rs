@@ -16,7 +16,7 @@ use super::model_path::CheckpointArgs;
 use super::output::{counted, note, note_json, note_lines, say, say_json, table, thousands};
 use super::runtime;
 use super::train::MachineArgs;
-use super::understood::{ReadAs, Understood};
+use super::understood::{ReadAs, Understood, text_columns};
 use crate::backend::{Device, PlaceSpec};
 use crate::data::Batch;
 use crate::error::{Error, Result};
@@ -125,7 +125,8 @@ impl TableArgs {
         let lot_rows = ((1 << 24) / values(&model).max(1)).clamp(1, LOT_ROWS);
         let runtime = runtime()?;
         let limits = ReadLimits::of_memory(8 << 20, READ_BYTES);
-        let rows = runtime.block_on(WholeRows::open(&self.data, lot_rows, limits))?;
+        let texts = text_columns(&model)?;
+        let rows = runtime.block_on(WholeRows::open(&self.data, lot_rows, limits, &texts))?;
         let understood = self.read_as.understand(&model, rows.schema())?;
         Ok(Opened { model, place, understood, path, rows, runtime })
     }

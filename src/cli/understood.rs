@@ -170,6 +170,14 @@ fn forget_numbers(piece: &mut Piece, decoder: &RowDecoder) {
     lists.missing = marks.contains(&true).then_some(marks);
 }
 
+/// The columns of a typed table that are texts to the model: a file whose cells have no type may spell numbers there.
+pub(super) fn text_columns(model: &Model) -> Result<Vec<String>> {
+    let Some(document) = stored_pipeline(model)? else { return Ok(Vec::new()) };
+    let columns = PipelineSpec::from_document(&document)?.decode.schema.map_or_else(Vec::new, |schema| schema.columns);
+    let texts = columns.into_iter().filter(|column| column.cell_type == CellType::Text);
+    Ok(texts.map(|column| column.name).collect())
+}
+
 /// What a variable of a model means that has learned from numbers.
 fn number_column(cats: Option<u32>, layout: &Layout, var: usize) -> ColumnSchema {
     let name = match layout {

@@ -321,3 +321,36 @@ fn an_arrow_stream_of_a_table_is_looked_at_and_learned_from_whole() {
         (!column.is_null(0)).then(|| column.value(0).to_string())
     });
 }
+
+#[test]
+fn a_text_column_stays_one_in_a_file_that_spells_only_numbers_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let mut rng = Rng::new(5);
+    let codes = ["1.10", "1.1", "007", "b", "NA"];
+    let rows: Vec<(&str, f64)> = (0..400)
+        .map(|_| {
+            let code = rng.below(codes.len());
+            (codes[code], 3.0 * code as f64 + rng.normal())
+        })
+        .collect();
+    let csv = |rows: &[(&str, f64)]| {
+        let lines: String = rows.iter().map(|(code, x)| format!("{code},{x}\n")).collect();
+        format!("code,x\n{lines}")
+    };
+    fs::write(dir.join("train.csv"), csv(&rows)).unwrap();
+    printed(dir, &["train", "--data", "train.csv", "--latents", "4", "--batch-rows", "40", "--out", "run"]);
+    let asked: Vec<(&str, f64)> = rows.iter().filter(|(code, _)| *code != "b").copied().take(60).collect();
+    fs::write(dir.join("q.csv"), csv(&asked)).unwrap();
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values(asked.iter().map(|(code, _)| *code)));
+    let xs: ArrayRef = Arc::new(Float64Array::from_iter_values(asked.iter().map(|(_, x)| *x)));
+    write_parquet(&dir.join("q.parquet"), &columns(vec![("code".into(), texts), ("x".into(), xs)]), 25);
+    let scores = ["q.csv", "q.parquet"].map(|data| {
+        printed(dir, &["score", "run", "--data", data, "--out", "out.parquet"]);
+        let table = read_parquet(&dir.join("out.parquet"));
+        assert_eq!(table.column(0).data_type(), &DataType::Utf8, "{data}");
+        numbers(&table, "log_likelihood")
+    });
+    assert_eq!(scores[0], scores[1]);
+    assert!(scores[0].len() == 60 && scores[0].iter().flatten().all(|score| *score > -12.0), "{scores:?}");
+}

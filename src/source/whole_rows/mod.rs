@@ -26,7 +26,7 @@ use ::arrow::datatypes::{Field, Fields, Schema, SchemaRef};
 
 use self::arrow::ArrowRows;
 use self::csv::CsvRows;
-use self::found::Found;
+use self::found::{Found, Kind};
 use self::json::JsonRows;
 use self::parquet::ParquetRows;
 use super::ReadLimits;
@@ -125,24 +125,28 @@ impl Lot {
 
 impl WholeRows {
     /// Opens the files that names and patterns stand for, or standard input; all must have the same columns. Rows come
-    /// in lots of `lot_rows`.
-    pub async fn open(patterns: &[String], lot_rows: usize, limits: ReadLimits) -> Result<Self> {
+    /// in lots of `lot_rows`. Of files that do not say the types of their columns, those of these names stay `texts`
+    /// whatever they spell.
+    pub async fn open(patterns: &[String], lot_rows: usize, limits: ReadLimits, texts: &[String]) -> Result<Self> {
         if patterns == [STANDARD_INPUT] {
             let open = move || ArrowRows::new("standard input", Box::new(std::io::stdin()), limits);
             let opened = tokio::task::spawn_blocking(open).await;
             let opened = opened.map_err(|e| Error::internal(format!("reading standard input: {e}")))??;
-            return Self::new(vec![("standard input".into(), Box::new(opened))], lot_rows);
+            return Self::new(vec![("standard input".into(), Box::new(opened))], lot_rows, texts);
         }
         let opened = resolve(patterns).await?.into_iter().map(|shard| async move {
             let rows: Box<dyn FileRows> = open_file(&shard, limits).await?;
             Ok((shard.name().clone(), rows))
         });
-        Self::new(side_by_side(opened, REQUESTS).await?, lot_rows)
+        Self::new(side_by_side(opened, REQUESTS).await?, lot_rows, texts)
     }
 
-    fn new(mut files: Vec<(Arc<str>, Box<dyn FileRows>)>, lot_rows: usize) -> Result<Self> {
+    fn new(mut files: Vec<(Arc<str>, Box<dyn FileRows>)>, lot_rows: usize, texts: &[String]) -> Result<Self> {
         let mut all = Found::default();
         files.iter().filter_map(|(_, rows)| rows.found()).try_for_each(|found| all.merge(found))?;
+        for place in texts.iter().filter_map(|name| all.find(name)).collect::<Vec<_>>() {
+            all.see(place, Kind::Text);
+        }
         files.iter_mut().for_each(|(_, rows)| rows.widen(&all));
         let Some((first, rows)) = files.first() else { return Err(Error::data("no file to read")) };
         let mut fields: Vec<Arc<Field>> = rows.schema().fields().to_vec();
