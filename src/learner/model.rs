@@ -38,7 +38,7 @@ pub fn save(path: &Path, snapshot: &Snapshot, identity: &Identity, extra: &Map<S
 }
 
 /// Reads the model of a folder that [`save`] or `checkpoint::write` has made, or of one in Ctrl-G's format
-/// ([`ctrlg`](super::ctrlg)). An optimizer's buffers are not looked at.
+/// ([`ctrlg`]). An optimizer's buffers are not looked at.
 pub fn load(path: &Path) -> Result<Model> {
     if ctrlg::is_ctrlg(path) {
         return Ok(ctrlg::read(path, None)?.into_model());
