@@ -790,9 +790,10 @@ mod tests {
         }
         let text = "[source.synthetic]\nkind = \"hmm\"\nnum_vars = 4\ncats = 3\nlatents = 2\nseed = 1\nrows = 8";
         let spec = crate::pipeline::spec::PipelineSpec::parse(text, "x.toml").unwrap();
-        let opened = open_source(&spec.source, &decode, 1 << 20, None).await.unwrap();
+        let mut opened = open_source(&spec.source, &decode, 1 << 20, None).await.unwrap();
         let images = DecodeSpec { kind: Some(DecodeKind::Image), ..DecodeSpec::default() };
-        let error = open_decoder(&images, &opened).await.err().expect("there are no images");
+        let found = open_decoder(&images, &ColumnsSpec::default(), &mut opened).await;
+        let error = found.err().expect("there are no images");
         assert_eq!(error.to_string(), "kind: image is not in this build: it needs the feature \"images\"");
     }
 }
