@@ -224,10 +224,15 @@ fn a_run_whose_folder_was_moved_goes_on_in_a_new_one_that_is_whole() {
     wait_for_step_after(&out, 0);
     std::fs::rename(&out, folder.path().join("moved")).unwrap();
     wait_for_step_after(&out, 0);
-    thread::sleep(Duration::from_millis(700)); // a line of metrics comes twice a second
+    // A line of metrics comes twice a second, of a process that gets its turn.
+    let (lines, begun) = (out.join("metrics.jsonl"), std::time::Instant::now());
+    while !std::fs::metadata(&lines).is_ok_and(|found| found.len() > 0) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no line of metrics in the new folder");
+        thread::sleep(Duration::from_millis(20));
+    }
     child.send("-TERM");
     child.ends_well("the run");
-    let metrics = std::fs::read_to_string(out.join("metrics.jsonl")).unwrap();
+    let metrics = std::fs::read_to_string(&lines).unwrap();
     assert!(metrics.lines().count() > 0);
     let output = Command::new(env!("CARGO_BIN_EXE_anemone"))
         .args(["train", "--resume", "--set", "learn.batches=1", "--out"])
