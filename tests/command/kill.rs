@@ -225,7 +225,7 @@ fn a_run_whose_folder_was_moved_goes_on_in_a_new_one_that_is_whole() {
     std::fs::rename(&out, folder.path().join("moved")).unwrap();
     wait_for_step_after(&out, 0);
     // A line of metrics comes twice a second, of a process that gets its turn.
-    let (lines, begun) = (out.join("metrics.jsonl"), std::time::Instant::now());
+    let (lines, begun) = (out.join("metrics.jsonl"), Instant::now());
     while !std::fs::metadata(&lines).is_ok_and(|found| found.len() > 0) {
         assert!(begun.elapsed() < Duration::from_secs(60), "no line of metrics in the new folder");
         thread::sleep(Duration::from_millis(20));
