@@ -232,8 +232,8 @@ def main():
             write(folder / "holes.parquet", test, hidden)
             batch = 32 if cut < 1000 else 128
             run("train", "--data", folder / "train.parquet", "--table", "--latents", 16, "--batch-rows", batch,
-                "--epochs", -(-UPDATES // -(-cut // batch)), "--set", f"circuit.seed={seed}", "--set", f"batch.seed={seed}", "--quiet",
-                "--out", folder / "run")
+                "--epochs", -(-UPDATES // -(-cut // batch)), "--set", f"circuit.seed={seed}",
+                "--set", f"batch.seed={seed}", "--quiet", "--out", folder / "run")
             run("impute", folder / "run", "--data", folder / "holes.parquet", "--out", folder / "filled.parquet",
                 "--by", "mean")
             ours, _ = read(folder / "filled.parquet", table)

@@ -2,9 +2,9 @@
 
     python3 digits.py $ANEMONE_DATA/mnist OUT SEED [PASSES]
 
-Writes OUT/shifted.npy (two passes over the digits as they are, then PASSES, 20 if not said, over those turned over), OUT/fresh.npy
-(twenty of the latter alone, in another order) and OUT/held-out.npy (turned over): 14×14 pixels in 8 shades, a row each, every
-pass in an order of its own. Needs NumPy, Pillow and PyArrow.
+Writes OUT/shifted.npy (two passes over the digits as they are, then PASSES, 20 if not said, over those turned over),
+OUT/fresh.npy (twenty of the latter alone, in another order) and OUT/held-out.npy (turned over): 14×14 pixels in 8
+shades, a row each, every pass in an order of its own. Needs NumPy, Pillow and PyArrow.
 """
 import io, pathlib, sys
 
