@@ -24,24 +24,9 @@ impl Steps {
         match self.schedule {
             Schedule::Constant { step } => at(step, "throughout"),
             Schedule::Counts { .. } => {
-                let step = self.schedule.at(0, self.counts);
-                format!("{} throughout, by the {} times that a batch uses each state", short(step), short(self.counts))
+                format!("{}, by the {} times that a batch uses each state", self.falling(), short(self.counts))
             }
-            Schedule::Power { from, kappa, floor, .. } if kappa == 0.0 || floor == from => at(from, "throughout"),
-            Schedule::Power { from, floor, .. } => {
-                let mut parts = vec![at(from, "at first")];
-                if let Some(updates) = self.schedule.halves_after() {
-                    let when = counted(updates, "update", "updates");
-                    parts.push(at(from / 2.0, &format!("after {when}{}", self.epoch_words(updates))));
-                }
-                if floor > 0.0 {
-                    parts.push(format!("never below {}", short(floor)));
-                }
-                if let Some((updates, step)) = self.last() {
-                    parts.push(at(step, &format!("at the end of the run ({})", counted(updates, "update", "updates"))));
-                }
-                parts.join(", ")
-            }
+            Schedule::Power { .. } => self.falling(),
             Schedule::Cosine { from, to, .. } => {
                 format!("{} {} to {}{}", short(from), direction(from, to), short(to), self.ending())
             }
@@ -63,10 +48,34 @@ impl Steps {
         }
     }
 
+    /// A step that falls by a power, or not at all: `0.4 at first, 0.2 after 150 updates, never below 0.05`.
+    fn falling(&self) -> String {
+        let at = |step: f64, what: &str| format!("{} {what}", short(step));
+        let (first, lowest) = (self.schedule.at(0, self.counts), self.schedule.lowest(self.counts));
+        if first == lowest {
+            return at(first, "throughout");
+        }
+        let after = |updates: u64| format!("{}{}", counted(updates, "update", "updates"), self.epoch_words(updates));
+        let mut parts = vec![match self.schedule.falls_after(self.counts) {
+            Some(updates) if updates > 0 => at(first, &format!("for {}", after(updates))),
+            _ => at(first, "at first"),
+        }];
+        if let Some(updates) = self.schedule.halves_after(self.counts) {
+            parts.push(at(first / 2.0, &format!("after {}", after(updates))));
+        }
+        if lowest > 0.0 {
+            parts.push(format!("never below {}", short(lowest)));
+        }
+        if let Some((updates, step)) = self.last() {
+            parts.push(at(step, &format!("at the end of the run ({})", counted(updates, "update", "updates"))));
+        }
+        parts.join(", ")
+    }
+
     /// The landmarks of the schedule and the end of the run: `{update, epoch, step}`, the step being that after so many
     /// updates, and `epoch` how many have passed by then.
     pub fn to_json(&self) -> Value {
-        let mut updates = self.schedule.landmarks();
+        let mut updates = self.schedule.landmarks(self.counts);
         updates.extend(self.updates);
         updates.sort_unstable();
         updates.dedup();
@@ -85,7 +94,7 @@ impl Steps {
 
     /// When a schedule with an end has come there, and where the run is then.
     fn ending(&self) -> String {
-        let Some(&end) = self.schedule.landmarks().last() else { return String::new() };
+        let Some(&end) = self.schedule.landmarks(self.counts).last() else { return String::new() };
         let text = format!(" at {}", self.place(end));
         let Some((run, last)) = self.last() else { return text + ", then constant" };
         let rest = run.saturating_sub(end);
@@ -146,6 +155,12 @@ mod tests {
         assert_eq!(told(Schedule::constant(0.4), 50, 900), "0.4 throughout");
         let by_counts = "0.198 throughout, by the 8 times that a batch uses each state";
         assert_eq!(told(Schedule::counts(0.07, 0.4), 50, 900), by_counts);
+        let falling = Schedule::falling_counts(0.2, 0.4, 0.5, 10, 0.05);
+        assert_eq!(
+            told(falling, 47, 470),
+            "0.4 for 10 updates (epoch 1), 0.2 after 70 updates (epoch 2), never below 0.141, 0.141 at the end of the \
+             run (470 updates), by the 8 times that a batch uses each state"
+        );
         assert_eq!(told(Schedule::power(0.4, 0.0, 50, 0.0), 50, 900), "0.4 throughout");
         assert_eq!(told(power, None, None), "0.4 at first, 0.2 after 150 updates, never below 0.05");
         assert_eq!(

@@ -38,7 +38,7 @@ pub struct AnemoneSpec {
 impl Default for AnemoneSpec {
     fn default() -> Self {
         Self {
-            step: Schedule::counts(0.07, 0.4),
+            step: Schedule::falling_counts(0.14, 0.4, 0.5, 50, 0.035),
             momentum: 0.0,
             batches_per_update: 1,
             smoothing: Smoothing::default(),

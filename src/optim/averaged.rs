@@ -33,7 +33,8 @@ pub struct AverageSpec {
     pub every: u64,
     /// Updates that θ̄ spans at the most, however long the stream is.
     pub cap: u64,
-    /// θ̄ starts anew where a batch is so many standard deviations less likely than those before it; 0 is never.
+    /// θ̄ starts anew where a batch is so many standard deviations less likely than those before it, and with it a step
+    /// that falls by counts; 0 is never.
     pub reset: f64,
 }
 
@@ -156,6 +157,7 @@ impl Optimizer for Averaged {
         let (weight, reset) = (report.batch.possible_weight, self.spec.reset);
         if weight > 0.0 && self.usual.is_broken_by(report.batch.mean_log_likelihood(), weight, reset) {
             (self.updates, self.averaged) = (0, 0);
+            self.optimizer.restart_schedule();
         }
         if report.step_size.is_some() {
             self.moved(backend)?;

@@ -85,6 +85,10 @@ pub trait Optimizer: Send {
         self.restart(backend)
     }
 
+    /// The rows have changed, as far as one batch can tell: a step that falls by counts begins again where it began.
+    /// Nothing else is forgotten, for one batch may be wrong.
+    fn restart_schedule(&mut self) {}
+
     /// Returns true if the backend's answers are those of averaged parameters.
     fn is_averaged(&self) -> bool {
         false

@@ -47,14 +47,19 @@ pub(super) struct ByRule<R> {
     counts_per_row: f64,
     /// Whether it started again with a larger step, because the rows had changed.
     is_raised: bool,
+    /// The update with which the schedule began: not the first, if the rows have changed since.
+    begun: u64,
 }
 
 /// Its name in a saved state. A state without it is of a rule that was never raised.
 const RAISED: &str = "raised";
 
+/// The name of `begun` in a saved state. A state without it is of a schedule that began with the first update.
+const BEGUN: &str = "schedule_begun";
+
 impl<R> ByRule<R> {
     pub fn new(rule: R, step: Schedule, gatherer: FlowGatherer, circuit: &Circuit) -> Self {
-        Self { rule, step, gatherer, counts_per_row: circuit.counts_per_row(), is_raised: false }
+        Self { rule, step, gatherer, counts_per_row: circuit.counts_per_row(), is_raised: false, begun: 0 }
     }
 }
 
@@ -70,7 +75,9 @@ impl<R: Rule> ByRule<R> {
     /// The next step, from rows of this weight.
     fn step_of(&self, weight: f64) -> f64 {
         let updates = self.gatherer.read().updates;
-        let usual = self.step.at(updates, weight * self.counts_per_row);
+        let changed = if self.begun > 0 { self.step.after_change() } else { None };
+        let schedule = changed.unwrap_or(self.step);
+        let usual = schedule.at(updates.saturating_sub(self.begun), weight * self.counts_per_row);
         if self.is_raised { raised(usual, updates, R::MOST_STEP) } else { usual }
     }
 
@@ -83,6 +90,7 @@ impl<R: Rule> ByRule<R> {
         }
         self.gatherer.load(backend, state)?;
         self.is_raised = state.counters.contains_key(RAISED);
+        self.begun = state.counters.get(BEGUN).copied().unwrap_or(0);
         Ok(())
     }
 }
@@ -123,7 +131,7 @@ impl<R: Rule> Optimizer for ByRule<R> {
                 Buffer::Rows(rows) => backend.blend_rows(rows, 0.0, rows, 0.0)?,
             }
         }
-        self.is_raised = false;
+        (self.is_raised, self.begun) = (false, 0);
         self.gatherer.restart(backend)
     }
 
@@ -133,11 +141,20 @@ impl<R: Rule> Optimizer for ByRule<R> {
         Ok(())
     }
 
+    fn restart_schedule(&mut self) {
+        if self.step.after_change().is_some() {
+            self.begun = self.gatherer.read().updates;
+        }
+    }
+
     fn save(&self, backend: &dyn Backend) -> Result<OptimizerState> {
         let mut state = OptimizerState::new(R::NAME);
         self.gatherer.save(backend, &mut state)?;
         if self.is_raised {
             state.counters.insert(RAISED.into(), 1);
+        }
+        if self.begun > 0 {
+            state.counters.insert(BEGUN.into(), self.begun);
         }
         for (name, buffer) in self.rule.buffers() {
             let saved = match buffer {

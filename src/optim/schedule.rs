@@ -18,14 +18,23 @@ pub enum Schedule {
         /// Its size.
         step: f64,
     },
-    /// min(most, factor·√c), where c is how often a batch uses each state of the inputs on average
-    /// ([`counts_per_row`](crate::circuit::Circuit::counts_per_row) times its rows). The less a batch says about a
-    /// state, the more of it is noise.
+    /// min(most, √c·max(floor, factor·(1 + t/delay)^−κ)), where c is how often a batch uses each state of the inputs
+    /// on average ([`counts_per_row`](crate::circuit::Circuit::counts_per_row) times its rows). The less a batch says
+    /// about a state, the more of it is noise; and while states are still far from their place, noise matters less.
     Counts {
-        /// The step where a state is used once.
+        /// The first step where a state is used once.
         factor: f64,
         /// The largest step.
         most: f64,
+        /// κ; 0 is the same step for ever.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        kappa: f64,
+        /// Before the decay is felt.
+        #[serde(default = "one_update", serialize_with = "as_real", skip_serializing_if = "is_one_update")]
+        delay: Length,
+        /// No factor is smaller.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        floor: f64,
     },
     /// max(floor, from·(1 + t/delay)^−κ): the Robbins–Monro shape, for streams without an end.
     Power {
@@ -83,6 +92,34 @@ fn is_zero(number: &f64) -> bool {
     *number == 0.0
 }
 
+fn one_update() -> Length {
+    Length::Updates(1.0)
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn is_one_update(length: &Length) -> bool {
+    *length == one_update()
+}
+
+/// (1 + t/delay)^−κ.
+fn decayed(t: f64, delay: Length, kappa: f64) -> f64 {
+    (1.0 + t / delay.in_updates().unwrap_or(f64::NAN)).powf(-kappa)
+}
+
+/// The larger of the two. Not `max`, which would hide what is no number.
+fn above(floor: f64, step: f64) -> f64 {
+    if step < floor { floor } else { step }
+}
+
+/// After how many updates (1 + t/delay)^−κ has come down to `share`, if it ever does.
+fn decays_to(share: f64, delay: Length, kappa: f64) -> Option<f64> {
+    if !(share > 0.0 && kappa > 0.0) {
+        return None;
+    }
+    let updates = delay.in_updates()? * (share.powf(-1.0 / kappa) - 1.0);
+    Some(updates * (1.0 - 1e-12)).filter(|updates| *updates <= FAR) // a rounding error is not a whole update
+}
+
 /// Landmarks beyond this many updates are not worth a word.
 const FAR: f64 = 1e15;
 
@@ -94,7 +131,12 @@ impl Schedule {
 
     /// min(most, factor·√c).
     pub fn counts(factor: f64, most: f64) -> Self {
-        Self::Counts { factor, most }
+        Self::Counts { factor, most, kappa: 0.0, delay: one_update(), floor: 0.0 }
+    }
+
+    /// min(most, √c·max(floor, factor·(1 + t/delay)^−κ)).
+    pub fn falling_counts(factor: f64, most: f64, kappa: f64, delay: impl Into<Length>, floor: f64) -> Self {
+        Self::Counts { factor, most, kappa, delay: delay.into(), floor }
     }
 
     /// max(floor, from·(1 + t/delay)^−κ).
@@ -125,11 +167,11 @@ impl Schedule {
         let in_updates = |length: Length| length.in_updates().unwrap_or(f64::NAN);
         match *self {
             Self::Constant { step } => step,
-            Self::Counts { factor, most } => (factor * counts.sqrt()).min(most),
-            Self::Power { from, kappa, delay, floor } => {
-                let step = from * (1.0 + t / in_updates(delay)).powf(-kappa);
-                if step < floor { floor } else { step } // not `max`, which would hide what is no number
+            Self::Counts { factor, most, kappa, delay, floor } => {
+                let step = counts.sqrt() * above(floor, factor * decayed(t, delay, kappa));
+                if step > most { most } else { step }
             }
+            Self::Power { from, kappa, delay, floor } => above(floor, from * decayed(t, delay, kappa)),
             Self::Cosine { from, to, horizon } => {
                 let part = t / in_updates(horizon);
                 let progress = if part > 1.0 { 1.0 } else { part };
@@ -150,15 +192,30 @@ impl Schedule {
         }
     }
 
-    /// Updates after which it is worth telling where the step is: the first; where half of it is left, and where it
-    /// stays. Ascending, once each.
-    pub fn landmarks(&self) -> Vec<u64> {
+    /// The schedule that begins where the rows have changed; none if this one goes on. A step falls by counts because
+    /// states are near their place: where they are not any more it begins again, and comes down to half of its first
+    /// size only, for states that have settled on other rows are moved by large steps or not at all. Schedules that
+    /// somebody wrote for a run, or for convergence, go on as they were written.
+    pub fn after_change(&self) -> Option<Self> {
+        match *self {
+            Self::Counts { factor, most, kappa, delay, floor } if kappa > 0.0 => {
+                Some(Self::Counts { factor, most, kappa, delay, floor: above(floor, factor / 2.0) })
+            }
+            _ => None,
+        }
+    }
+
+    /// Updates after which it is worth telling where the step is, from rows that use each state `counts` times: the
+    /// first; where it begins to fall; where half of it is left, and where it stays. Ascending, once each.
+    pub fn landmarks(&self, counts: f64) -> Vec<u64> {
         let in_updates = |length: Length| length.in_updates().unwrap_or(f64::NAN);
         let mut landmarks = vec![0.0];
         match *self {
-            Self::Constant { .. } | Self::Counts { .. } => {}
-            Self::Power { from, floor, .. } => {
-                landmarks.extend([from / 2.0, floor].into_iter().filter_map(|step| self.reaches(step)));
+            Self::Constant { .. } => {}
+            Self::Counts { .. } | Self::Power { .. } => {
+                let first = self.at(0, counts);
+                let last = self.lowest(counts);
+                landmarks.extend([first, first / 2.0, last].into_iter().filter_map(|step| self.reaches(step, counts)));
             }
             Self::Cosine { horizon, .. } => landmarks.push(in_updates(horizon)),
             Self::WarmupStableDecay { warmup, stable, decay, .. } => {
@@ -172,20 +229,36 @@ impl Schedule {
         landmarks
     }
 
-    /// After how many updates a power comes down to `step`, if it ever does.
-    fn reaches(&self, step: f64) -> Option<f64> {
-        let Self::Power { from, kappa, delay, floor } = *self else { return None };
-        if !(step > 0.0 && step >= floor && kappa > 0.0) {
-            return None;
+    /// The step that a schedule without an end never falls below, and reaches if that is not 0.
+    pub fn lowest(&self, counts: f64) -> f64 {
+        match *self {
+            Self::Constant { step } => step,
+            Self::Counts { kappa, .. } | Self::Power { kappa, .. } if kappa == 0.0 => self.at(0, counts),
+            Self::Counts { most, floor, .. } => (floor * counts.sqrt()).min(most),
+            Self::Power { floor, .. } => floor,
+            Self::Cosine { to, .. } | Self::WarmupStableDecay { to, .. } => to,
         }
-        let updates = delay.in_updates()? * ((from / step).powf(1.0 / kappa) - 1.0);
-        Some(updates * (1.0 - 1e-12)).filter(|updates| *updates <= FAR) // a rounding error is not a whole update
     }
 
-    /// After how many updates a power has half of its first step left, if it ever has.
-    pub fn halves_after(&self) -> Option<u64> {
-        let Self::Power { from, .. } = *self else { return None };
-        self.reaches(from / 2.0).map(|updates| updates.ceil() as u64)
+    /// After how many updates a step that falls by a power comes down to `step`, if it ever does.
+    fn reaches(&self, step: f64, counts: f64) -> Option<f64> {
+        let (from, kappa, delay) = match *self {
+            Self::Counts { factor, kappa, delay, .. } => (factor * counts.sqrt(), kappa, delay),
+            Self::Power { from, kappa, delay, .. } => (from, kappa, delay),
+            _ => return None,
+        };
+        let lowest = self.lowest(counts);
+        if step < lowest || lowest == self.at(0, counts) { None } else { decays_to(step / from, delay, kappa) }
+    }
+
+    /// After how many updates a step that falls by a power begins to: one that is cut off at `most` stays there first.
+    pub fn falls_after(&self, counts: f64) -> Option<u64> {
+        self.reaches(self.at(0, counts), counts).map(|updates| updates.ceil() as u64)
+    }
+
+    /// After how many updates a step that falls by a power has half of its first size left, if it ever has.
+    pub fn halves_after(&self, counts: f64) -> Option<u64> {
+        self.reaches(self.at(0, counts) / 2.0, counts).map(|updates| updates.ceil() as u64)
     }
 
     /// The same way from the first step to the last in `factor` times the length, whatever unit that has. What has no
@@ -214,8 +287,8 @@ impl Schedule {
     /// Every length with its name.
     fn lengths_mut(&mut self) -> Vec<(&'static str, &mut Length)> {
         match self {
-            Self::Constant { .. } | Self::Counts { .. } => Vec::new(),
-            Self::Power { delay, .. } => vec![("delay", delay)],
+            Self::Constant { .. } => Vec::new(),
+            Self::Counts { delay, .. } | Self::Power { delay, .. } => vec![("delay", delay)],
             Self::Cosine { horizon, .. } => vec![("horizon", horizon)],
             Self::WarmupStableDecay { warmup, stable, decay, .. } => {
                 vec![("warmup", warmup), ("stable", stable), ("decay", decay)]
@@ -242,15 +315,14 @@ impl Schedule {
         self.check_lengths()?;
         match *self {
             Self::Constant { step } => check_step("step", step, max),
-            Self::Counts { factor, most } => {
+            Self::Counts { factor, most, kappa, floor, .. } => {
                 check_option(factor > 0.0 && factor.is_finite(), "factor", factor, "a positive number")?;
-                check_step("most", most, max)
+                check_step("most", most, max)?;
+                check_decay(kappa, floor, factor, "factor")
             }
             Self::Power { from, kappa, floor, .. } => {
                 check_step("from", from, max)?;
-                check_option(kappa >= 0.0 && kappa.is_finite(), "kappa", kappa, "a number, 0 or more")?;
-                let range = format!("in [0, {from}], not above the first step");
-                check_option((0.0..=from).contains(&floor), "floor", floor, &range)
+                check_decay(kappa, floor, from, "step")
             }
             Self::Cosine { from, to, .. } => {
                 check_step("from", from, max)?;
@@ -271,6 +343,13 @@ impl Schedule {
         let why = "must be in updates before an optimizer is built, see OptimizerSpec::resolved";
         Err(inside(option, Error::option(format!("{}: {why}", length.written(name))).with_key(name)))
     }
+}
+
+/// Refuses exponents that are none, and floors above the first step or factor.
+fn check_decay(kappa: f64, floor: f64, first: f64, of: &str) -> Result<()> {
+    check_option(kappa >= 0.0 && kappa.is_finite(), "kappa", kappa, "a number, 0 or more")?;
+    let range = format!("in [0, {first}], not above the first {of}");
+    check_option((0.0..=first).contains(&floor), "floor", floor, &range)
 }
 
 /// Refuses a step that is not in (0, `max`].
@@ -294,11 +373,11 @@ mod tests {
         near(cosine.at(50, 1.0), 0.5);
         near(cosine.at(100, 1.0), 0.2);
         near(cosine.at(1_000_000, 1.0), 0.2);
-        assert_eq!(cosine.landmarks(), [0, 100]);
+        assert_eq!(cosine.landmarks(1.0), [0, 100]);
         let power = Schedule::power(0.9, 0.5, 1.0, 0.0);
         near(power.at(0, 1.0), 0.9);
         near(power.at(3, 1.0), 0.45);
-        assert_eq!((power.landmarks(), power.halves_after()), (vec![0, 3], Some(3)));
+        assert_eq!((power.landmarks(1.0), power.halves_after(1.0)), (vec![0, 3], Some(3)));
         let wsd = Schedule::warmup_stable_decay(0.4, 0.1, 3, 5, 10);
         near(wsd.at(0, 1.0), 0.1);
         near(wsd.at(3, 1.0), 0.4);
@@ -306,14 +385,14 @@ mod tests {
         near(wsd.at(13, 1.0), 0.25);
         near(wsd.at(18, 1.0), 0.1);
         near(wsd.at(u64::MAX, 1.0), 0.1);
-        assert_eq!(wsd.landmarks(), [0, 3, 8, 18]);
-        assert_eq!(Schedule::constant(0.4).landmarks(), [0]);
+        assert_eq!(wsd.landmarks(1.0), [0, 3, 8, 18]);
+        assert_eq!(Schedule::constant(0.4).landmarks(1.0), [0]);
     }
 
     #[test]
     fn a_power_does_not_fall_below_its_floor() {
         let (plain, floored) = (Schedule::power(0.8, 0.5, 2, 0.0), Schedule::power(0.8, 0.5, 2, 0.1));
-        assert_eq!(floored.landmarks(), [0, 6, 126]); // 2·(2² − 1) and 2·(8² − 1)
+        assert_eq!(floored.landmarks(1.0), [0, 6, 126]); // 2·(2² − 1) and 2·(8² − 1)
         for t in 0..=126 {
             assert_eq!(plain.at(t, 1.0), floored.at(t, 1.0));
         }
@@ -322,9 +401,34 @@ mod tests {
         assert_eq!(floored.at(u64::MAX, 1.0), 0.1);
         assert!(plain.at(127, 1.0) < 0.1);
         // Never half of the first step; always the first step.
-        assert_eq!(Schedule::power(0.8, 0.5, 2, 0.5).halves_after(), None);
-        assert_eq!(Schedule::power(0.8, 0.0, 2, 0.0).landmarks(), [0]);
-        assert_eq!(Schedule::power(0.8, 1e-3, 2, 0.0).landmarks(), [0], "after 2^1000 updates is never");
+        assert_eq!(Schedule::power(0.8, 0.5, 2, 0.5).halves_after(1.0), None);
+        assert_eq!(Schedule::power(0.8, 0.0, 2, 0.0).landmarks(1.0), [0]);
+        assert_eq!(Schedule::power(0.8, 1e-3, 2, 0.0).landmarks(1.0), [0], "after 2^1000 updates is never");
+    }
+
+    #[test]
+    fn a_step_by_counts_falls_from_its_largest_to_its_floor() {
+        let steps = Schedule::falling_counts(0.2, 0.4, 0.5, 10, 0.05);
+        for (counts, first, last) in [(1.0, 0.2, 0.05), (2.25, 0.3, 0.075), (16.0, 0.4, 0.2), (1024.0, 0.4, 0.4)] {
+            near(steps.at(0, counts), first);
+            near(steps.at(u64::MAX, counts), last);
+            near(steps.lowest(counts), last);
+            assert!((0..500).all(|t| steps.at(t, counts) >= steps.at(t + 1, counts)), "{counts}");
+        }
+        near(steps.at(30, 1.0), 0.1);
+        assert_eq!(steps.landmarks(1.0), [0, 30, 150]); // 10·(2² − 1) and 10·(4² − 1)
+        assert_eq!((steps.falls_after(1.0), steps.halves_after(1.0)), (Some(0), Some(30)));
+        // 0.8 is cut off at 0.4: it is there until the power has come down to it, and its floor is half of that.
+        assert_eq!((steps.falls_after(16.0), steps.halves_after(16.0)), (Some(30), Some(150)));
+        assert_eq!(steps.landmarks(16.0), [0, 30, 150]);
+        assert_eq!(steps.at(30, 16.0), 0.4);
+        assert!(steps.at(31, 16.0) < 0.4);
+        // Never below the largest step; never at all.
+        assert_eq!((steps.falls_after(1024.0), steps.halves_after(1024.0)), (None, None));
+        assert_eq!(steps.landmarks(1024.0), [0]);
+        assert_eq!(Schedule::counts(0.07, 0.4).landmarks(8.0), [0]);
+        near(Schedule::counts(0.07, 0.4).lowest(4.0), 0.14);
+        assert!(Schedule::falling_counts(0.2, 0.4, 0.5, Length::Rows(9.0), 0.0).at(3, 1.0).is_nan());
     }
 
     #[test]
@@ -384,6 +488,12 @@ mod tests {
             assert!(error.to_string().starts_with(&format!("step.floor = {floor}: must be in [0, 0.4]")), "{error}");
         }
         assert!(Schedule::power(0.4, 0.5, 1.0, 0.4).check("step", 1.0).is_ok());
+        for (factor, kappa, floor, key) in
+            [(0.0, 0.5, 0.0, "step.factor"), (0.2, -1.0, 0.0, "step.kappa"), (0.2, 0.5, 0.3, "step.floor")]
+        {
+            let error = Schedule::falling_counts(factor, 0.4, kappa, 10, floor).check("step", 1.0).unwrap_err();
+            assert_eq!(error.key(), Some(key), "{error}");
+        }
         for length in [0.0, -1.0, f64::NAN, f64::INFINITY] {
             for schedule in [
                 Schedule::cosine(0.4, 0.2, length),

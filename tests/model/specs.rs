@@ -143,7 +143,8 @@ fn the_name_of_an_optimizer_alone_means_its_defaults() {
 #[test]
 fn the_defaults_of_anemone_and_the_papers_options_are_written_out() {
     let average = json!({"window": 8.0, "every": 8, "cap": 10_000, "reset": 6.0});
-    let written = json!({"optimizer": "anemone", "step": {"schedule": "counts", "factor": 0.07, "most": 0.4},
+    let step = json!({"schedule": "counts", "factor": 0.14, "most": 0.4, "kappa": 0.5, "delay": 50.0, "floor": 0.035});
+    let written = json!({"optimizer": "anemone", "step": step,
                          "momentum": 0.0, "batches_per_update": 1, "smoothing": {"relative": 1e-6},
                          "retain": "larger", "retain_inputs": "larger", "average": average});
     is_written(&OptimizerSpec::Anemone(AnemoneSpec::default()), &written);

@@ -96,8 +96,8 @@ fn shortest(table: &Table) -> Vec<(&'static str, String)> {
             optimizers.map(|name| (*name, format!("{SYNTHETIC}[learn]\noptimizer = \"{name}\"\n"))).collect()
         }
         "learn.step" => {
-            let schedules = learn::SCHEDULES.iter().map(|(name, keys)| {
-                let keys: String = keys.iter().map(|key| format!("{key} = 1\n")).collect();
+            let schedules = learn::SCHEDULES.iter().map(|(name, needed, others)| {
+                let keys: String = needed.iter().chain(*others).map(|key| format!("{key} = 1\n")).collect();
                 (*name, format!("{SYNTHETIC}[learn.step]\nschedule = \"{name}\"\n{keys}"))
             });
             schedules.collect()

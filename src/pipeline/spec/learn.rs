@@ -38,17 +38,16 @@ pub struct LearnSection {
 /// Keys of `[learn]` that are no optimizer's.
 pub(crate) const LIMITS: [&str; 5] = ["epochs", "window_rows", "batches", "rows", "seconds"];
 
-/// Every schedule with its keys.
-pub(super) const SCHEDULES: [(&str, &[&str]); 5] = [
-    ("constant", &["step"]),
-    ("counts", &["factor", "most"]),
-    ("power", &["from", "kappa", "delay", "floor"]),
-    ("cosine", &["from", "to", "horizon"]),
-    ("warmup_stable_decay", &["peak", "to", "warmup", "stable", "decay"]),
+/// Every schedule with its keys: those it needs, and those that can be left out.
+pub(super) const SCHEDULES: [(&str, &[&str], &[&str]); 5] = [
+    ("constant", &["step"], &[]),
+    ("counts", &["factor", "most"], &["kappa", "delay", "floor"]),
+    ("power", &["from", "kappa", "delay"], &["floor"]),
+    ("cosine", &["from", "to", "horizon"], &[]),
+    ("warmup_stable_decay", &["peak", "to", "warmup", "stable", "decay"], &[]),
 ];
-/// Those that are lengths, and the one that can be left out.
+/// Those that are lengths.
 const LENGTHS: [&str; 5] = ["delay", "horizon", "warmup", "stable", "decay"];
-const OPTIONAL: &str = "floor";
 
 /// The options of an optimizer at their defaults, as JSON; empty for a name that is none.
 pub(crate) fn default_options(optimizer: &str) -> Map<String, Value> {
@@ -119,7 +118,8 @@ pub(super) fn optimizers_with(key: &str) -> Vec<&'static str> {
 
 /// The schedules that a key belongs to; empty for keys of all.
 pub(super) fn schedules_with(key: &str) -> Vec<&'static str> {
-    SCHEDULES.iter().filter(|(_, keys)| keys.contains(&key)).map(|(name, _)| *name).collect()
+    let has = |(_, needed, others): &(_, &[&str], &[&str])| needed.contains(&key) || others.contains(&key);
+    SCHEDULES.into_iter().filter(has).map(|(name, ..)| name).collect()
 }
 
 /// An option as its spec wants it; `None` leaves it at its default.
@@ -148,24 +148,26 @@ fn any_number(section: Section<'_>, key: &str) -> Result<Option<f64>> {
 
 fn read_schedule(document: &Document, path: &str) -> Result<Value> {
     let section = Section::open(document, path)?;
-    let Some(name) = section.choice("schedule", &SCHEDULES.map(|(name, _)| (name, name)))? else {
-        let names = list(SCHEDULES.iter().map(|(name, _)| *name));
+    let Some(name) = section.choice("schedule", &SCHEDULES.map(|(name, ..)| (name, name)))? else {
+        let names = list(SCHEDULES.iter().map(|(name, ..)| *name));
         return Err(section.refuse("schedule", format!("is missing; there are {names}")));
     };
-    let keys = SCHEDULES.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, keys)| keys);
-    let known = tables::SCHEDULE.filtered(|key| key == "schedule" || keys.contains(&key));
+    let &(_, needed, others) = SCHEDULES.iter().find(|(known, ..)| *known == name).expect("the choice is of these");
+    let known = tables::SCHEDULE.filtered(|key| key == "schedule" || needed.contains(&key) || others.contains(&key));
     let section = section.only(&known, |_| None)?;
     let mut schedule = Map::from_iter([("schedule".to_string(), json!(name))]);
-    for key in keys {
+    for key in needed.iter().chain(others) {
         let written = match LENGTHS.contains(key) {
             true => section.value(key).map(|written| a_length(section, key, written)).transpose()?,
             false => any_number(section, key)?.map(|x| json!(x)),
         };
-        let needed = keys.iter().copied().filter(|key| *key != OPTIONAL);
         match written {
             Some(written) => drop(schedule.insert((*key).to_string(), written)),
-            None if *key == OPTIONAL => {}
-            None => return Err(section.refuse(key, format!("is missing; {name} needs {}", list(needed)))),
+            None if others.contains(key) => {}
+            None => {
+                let needed = list(needed.iter().copied());
+                return Err(section.refuse(key, format!("is missing; {name} needs {needed}")));
+            }
         }
     }
     Ok(Value::Object(schedule))

@@ -457,26 +457,33 @@ pub(super) const SCHEDULE: Table = Table {
     path: "learn.step",
     about: "A step that changes; `[learn.rate]` takes the same keys. `t` counts updates. A length is a number of \
             updates, or a text: `\"940 updates\"`, `\"200000 rows\"`, `\"10 epochs\"`; epochs need a source whose \
-            number of rows is known. A step without an end: `learn.step = { schedule = \"power\", from = 0.4, kappa = \
-            0.33, delay = 20, floor = 0.05 }`; one for a run of ten epochs: `learn.step = { schedule = \"cosine\", \
-            from = 0.4, to = 0.02, horizon = \"10 epochs\" }`. `anemone check` says how large the step will be, and \
-            when.",
+            number of rows is known. A step by counts that falls begins again where an average is reset, and then \
+            stays at half of its first size. A step without an end: `learn.step = { schedule = \"power\", from = 0.4, \
+            kappa = 0.33, delay = 20, floor = 0.05 }`; one for a run of ten epochs: `learn.step = { schedule = \
+            \"cosine\", from = 0.4, to = 0.02, horizon = \"10 epochs\" }`. `anemone check` says how large the step will \
+            be, and when.",
     owners: learn::schedules_with,
     keys: &[
         key(
             "schedule",
             Word(&["constant", "counts", "power", "cosine", "warmup_stable_decay"]),
             Required,
-            "Not; by counts; `max(floor, from·(1 + t/delay)^−kappa)`; half a cosine; up, flat and down",
+            "Not; by counts: `min(most, √c·max(floor, factor·(1 + t/delay)^−kappa))`, `c` being how often a batch uses \
+             each state; `max(floor, from·(1 + t/delay)^−kappa)`; half a cosine; up, flat and down",
         ),
         key("step", Other(STEP), Required, "The step, always"),
-        key("factor", Number("a positive number"), Required, "Times √(how often a batch uses each state) is the step"),
+        key("factor", Number("a positive number"), Required, "Times √c is the first step"),
         key("most", Other(STEP), Required, "The largest step"),
         key("from", Other(STEP), Required, "The first step"),
         key("to", Other(STEP), Required, "The last step, which then stays"),
-        key("kappa", Number("a number, 0 or more"), Required, "The exponent"),
-        key("delay", Length("more than 0"), Required, "Before the decay is felt"),
-        key("floor", Other("number from 0 to `from`"), Value("0.0"), "No step is smaller; 0 is no floor"),
+        key("kappa", Number("a number, 0 or more"), Means("0 (counts)"), "The exponent"),
+        key("delay", Length("more than 0"), Means("1 (counts)"), "Before the decay is felt"),
+        key(
+            "floor",
+            Other("number from 0 to `from` or `factor`"),
+            Value("0.0"),
+            "No step, or no factor of counts, is smaller; 0 is no floor",
+        ),
         key("horizon", Length("more than 0"), Required, "From the first step to the last"),
         key("peak", Other(STEP), Required, "The step of the flat part"),
         key("warmup", Length("0 or more"), Required, "Going up"),

@@ -525,6 +525,12 @@ fn learns() -> impl Strategy<Value = LearnSection> {
                 Schedule::power(from, kappa, delay, if floor { from / 9.0 } else { 0.0 })
             })
             .boxed(),
+        (0.1..1.0, 0.0..2.0, lengths(), any::<bool>())
+            .prop_map(|(factor, kappa, delay, floor)| {
+                Schedule::falling_counts(factor, 0.4, kappa, delay, if floor { factor / 4.0 } else { 0.0 })
+            })
+            .boxed(),
+        (0.1..1.0, 0.1..1.0).prop_map(|(factor, most)| Schedule::counts(factor, most)).boxed(),
         (0.1..1.0, lengths()).prop_map(|(from, horizon)| Schedule::cosine(from, from / 3.0, horizon)).boxed(),
         (0.1..1.0, option::of(lengths()), lengths())
             .prop_map(|(peak, warmup, decay)| {

@@ -132,6 +132,47 @@ fn a_shift_resets_the_average_and_nothing_else_does() {
     assert!(with_reset > without + 0.01, "{with_reset} against {without}");
 }
 
+/// A step falls by counts because states are near their place. After a shift they are not, and half of it stays.
+#[test]
+fn a_step_by_counts_begins_again_at_a_shift_also_when_resumed_and_other_steps_do_not() {
+    let circuit = Arc::new(cases::tied_hmm(6, 3, 5));
+    let sources = [1, 2].map(|seed| Params::random(&circuit, seed, 6.0).unwrap());
+    let start_params = Params::random(&circuit, 3, 2.0).unwrap();
+    let steps = |step: Schedule, reset: f64, stop: Option<usize>| {
+        let average = Averaging::On(AverageSpec { reset, ..Default::default() });
+        let spec = OptimizerSpec::Anemone(AnemoneSpec { step, average, ..Default::default() });
+        let (mut backend, mut optimizer) = start(&circuit, &start_params, &spec);
+        let mut rng = Rng::new(5);
+        let mut steps = Vec::new();
+        for i in 0..300 {
+            let batch = sample(&circuit, &sources[usize::from(i >= 200)], 300, &mut rng).unwrap();
+            steps.push(optimizer.learn(&mut backend, &batch).unwrap().step_size.unwrap());
+            if stop == Some(i) {
+                let (model, state) = (backend.averaged_params().unwrap(), optimizer.save(&backend).unwrap());
+                (backend, optimizer) = start(&circuit, &model, &spec);
+                optimizer.load(&mut backend, &state).unwrap();
+            }
+        }
+        (steps, bits(&backend.params().unwrap()), bits(&backend.averaged_params().unwrap()))
+    };
+    let by_counts = Schedule::falling_counts(0.01, 0.4, 0.5, 20, 0.0);
+    let whole = steps(by_counts, 6.0, None);
+    let (before, after) = whole.0.split_at(201); // the batch that tells of the shift is learned from as usual
+    assert!(before.windows(2).all(|pair| pair[1] < pair[0]), "{before:?}");
+    let half = before[0] / 2.0;
+    assert!(before[99] < half, "else nothing is seen of where it stays");
+    for (step, first) in after.iter().zip(before) {
+        assert!((step - first.max(half)).abs() < 1e-12, "{step} after the shift, {first} at first");
+    }
+    for stop in [150, 200, 250] {
+        assert!(steps(by_counts, 6.0, Some(stop)) == whole, "stopped after batch {stop}");
+    }
+    for (step, reset) in [(by_counts, 0.0), (Schedule::power(0.4, 0.5, 20, 0.0), 6.0)] {
+        let (going_on, ..) = steps(step, reset, None);
+        assert!(going_on.windows(2).all(|pair| pair[1] < pair[0]), "{step:?}: {going_on:?}");
+    }
+}
+
 #[test]
 fn a_state_that_was_saved_without_an_average_begins_one_and_one_that_does_not_fit_changes_nothing() {
     let case = Case::new("hmm", cases::tied_hmm(4, 3, 5));
