@@ -335,12 +335,15 @@ fn the_files_of_the_protocol_have_the_same_contenders_with_the_same_grids() {
         };
         spec.contenders.iter().map(grid).collect::<Vec<_>>()
     };
-    let files = experiments("rules");
-    assert_eq!(files.len(), 9);
-    let first = contenders(&files[0]);
-    assert_eq!((first.len(), first.iter().map(|(_, _, trials)| trials.len()).sum::<usize>()), (9, 25));
-    for file in &files[1..] {
-        assert_eq!(contenders(file), first, "{}", file.display());
+    for (folder, num_files, num_contenders, num_trials) in [("rules", 9, 9, 25), ("unseen", 4, 6, 14)] {
+        let files = experiments(folder);
+        assert_eq!(files.len(), num_files);
+        let first = contenders(&files[0]);
+        let trials = first.iter().map(|(_, _, trials)| trials.len()).sum::<usize>();
+        assert_eq!((first.len(), trials), (num_contenders, num_trials), "{folder}");
+        for file in &files[1..] {
+            assert_eq!(contenders(file), first, "{}", file.display());
+        }
     }
 }
 

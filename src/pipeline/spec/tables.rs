@@ -460,8 +460,8 @@ pub(super) const SCHEDULE: Table = Table {
             number of rows is known. A step by counts that falls begins again where an average is reset, and then \
             stays at half of its first size. A step without an end: `learn.step = { schedule = \"power\", from = 0.4, \
             kappa = 0.33, delay = 20, floor = 0.05 }`; one for a run of ten epochs: `learn.step = { schedule = \
-            \"cosine\", from = 0.4, to = 0.02, horizon = \"10 epochs\" }`. `anemone check` says how large the step will \
-            be, and when.",
+            \"cosine\", from = 0.4, to = 0.02, horizon = \"10 epochs\" }`. `anemone check` says how large the step \
+            will be, and when.",
     owners: learn::schedules_with,
     keys: &[
         key(
@@ -476,8 +476,8 @@ pub(super) const SCHEDULE: Table = Table {
         key("most", Other(STEP), Required, "The largest step"),
         key("from", Other(STEP), Required, "The first step"),
         key("to", Other(STEP), Required, "The last step, which then stays"),
-        key("kappa", Number("a number, 0 or more"), Means("0 (counts)"), "The exponent"),
-        key("delay", Length("more than 0"), Means("1 (counts)"), "Before the decay is felt"),
+        key("kappa", Number("a number, 0 or more"), Means("required for power; 0 for counts"), "The exponent"),
+        key("delay", Length("more than 0"), Means("required for power; 1 for counts"), "Before the decay is felt"),
         key(
             "floor",
             Other("number from 0 to `from` or `factor`"),
