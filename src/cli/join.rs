@@ -39,6 +39,7 @@ pub(super) fn join(word: &str) -> Result<Option<Ranks>> {
                 Wanted::Auto | Wanted::Off => "--cluster auto (off is every process by itself)",
             };
             let cluster = mpi::join().map_err(|e| e.at(flag))?;
+            super::no_memory::name_rank(cluster.rank());
             let num_ranks = cluster.num_ranks();
             return Ranks::new(Box::new(cluster), num_ranks).map(Some);
         }

@@ -31,6 +31,7 @@ mod join;
 mod keys;
 mod mask;
 mod model_path;
+mod no_memory;
 mod output;
 mod pipeline_args;
 mod report;
@@ -46,6 +47,8 @@ mod train;
 mod understood;
 mod view;
 mod words;
+
+pub use no_memory::SystemMemory;
 
 use std::process::ExitCode;
 
@@ -92,6 +95,7 @@ enum Command {
 
 /// Parses the command line, does what it says, and tells how it went.
 pub fn run() -> ExitCode {
+    no_memory::say_so();
     let outcome = match Cli::parse().command {
         Command::Train(args) => train::run(&args),
         Command::Check(args) => check::run(&args),

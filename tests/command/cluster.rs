@@ -425,7 +425,7 @@ fn a_rank_that_runs_out_of_memory_ends_the_job_and_says_so() {
         let (output, time) = ended(command.spawn().unwrap());
         let text = said(&output);
         assert!(!output.status.success(), "{}: {text}", mpi.name);
-        assert!(text.contains("memory allocation of") && text.contains("bytes failed"), "{}: {text}", mpi.name);
+        assert!(text.contains("error: rank 1: no memory for ") && text.contains(" more bytes"), "{}: {text}", mpi.name);
         println!("{}: a rank without memory ended the job {time:?} after its start", mpi.name);
     }
 }

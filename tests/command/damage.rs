@@ -174,6 +174,28 @@ fn a_pipeline_with_a_mistake_is_not_begun() {
     assert!(!desk.path("run").exists());
 }
 
+/// A limit that no check before could know of.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_without_memory_says_so_in_one_sentence() {
+    let desk = Desk::new();
+    let pipeline = desk.path("large.toml");
+    let text = "[source.synthetic]\nkind = 'hmm'\nnum_vars = 8\ncats = 20000\nlatents = 3\nrows = 5000\n[batch]\n\
+                rows = 16\n[circuit]\nmodel = 'hmm'\nlatents = 512\n";
+    fs::write(&pipeline, text).unwrap();
+    // The program fits, the parameters (42 MB, in several places) do not.
+    let limited = Command::new("sh")
+        .args(["-c", "ulimit -v 400000; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_anemone")])
+        .args(["train", "--quiet", "--threads", "1", "--out"])
+        .args([desk.path("run"), pipeline])
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&limited.stderr);
+    assert_eq!(limited.status.code(), Some(FAILED), "{error}");
+    let sentences: Vec<&str> = error.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert!(matches!(sentences[..], [one] if one.contains("error: no memory for ")), "{error}");
+}
+
 /// A disk that takes no file above some size: what a full disk does to the large file, without the small ones.
 #[cfg(unix)]
 #[test]

@@ -8,34 +8,41 @@ use rayon::prelude::*;
 
 use super::CpuBackend;
 use super::large_pages;
+use super::moving::{Settled, Unsettled};
 use super::update::{ELEMENTS, blocks};
 use crate::circuit::{BlockLayout, Distribution, ParamKind, Smoothing};
 
 impl CpuBackend {
     /// θ̄ ← θ̄ + weight·(θ − θ̄).
     pub(super) fn add_to_average(&mut self, weight: f64) {
-        let Some(average) = self.average.as_mut().filter(|_| weight < 1.0) else {
-            self.settle();
-            match &mut self.average {
-                Some(average) => average.copy_from_slice(&self.theta),
-                None => self.average = Some(large_pages::copied(&self.theta)),
-            }
-            return;
+        let Self { fixed, workers, moving, .. } = self;
+        let Unsettled { theta, average: Some(average), tables, momentum, .. } = moving.unsettled() else {
+            return begin(moving.settled(fixed, workers));
         };
+        if weight >= 1.0 {
+            return begin(moving.settled(fixed, workers));
+        }
         // A large table that lags is not gone through: the average becomes one more entry of what its rows have missed.
-        let lagging = match self.lazy_flows {
-            Some(_) => &mut self.lazy[..],
+        let lagging = match momentum {
+            Some(_) => tables,
             None => &mut [],
         };
         lagging.iter_mut().for_each(|table| table.averaged(weight as f32));
-        let (circuit, theta) = (&self.fixed.circuit, &self.theta);
-        self.workers.install(|| {
-            blocks(circuit, average).into_par_iter().enumerate().for_each(|(at, (layout, kind, average))| {
+        workers.install(|| {
+            blocks(&fixed.circuit, average).into_par_iter().enumerate().for_each(|(at, (layout, kind, average))| {
                 if !lagging.iter().any(|table| table.param.index() == at) {
                     average_block(layout, kind, &theta[layout.values.clone()], average, weight);
                 }
             });
         });
+    }
+}
+
+/// θ̄ ← θ.
+fn begin(all: Settled<'_>) {
+    match all.average {
+        Some(average) => average.copy_from_slice(all.theta),
+        None => *all.average = Some(large_pages::copied(all.theta)),
     }
 }
 

@@ -28,13 +28,6 @@ macro_rules! with_flows {
 }
 pub(super) use with_flows;
 
-/// What is left where a buffer was taken from for a while.
-impl Default for FlowBuffer {
-    fn default() -> Self {
-        Self::Single(Vec::new())
-    }
-}
-
 impl FlowBuffer {
     pub fn new(precision: FlowPrecision, len: usize) -> Self {
         match precision {

@@ -15,6 +15,7 @@ use super::gather::MoveRule;
 use super::kernels::{Isa, multiversion, prefetch};
 use super::large_tables::{Lagging, catch_up, cells, decay, drop_negligible};
 use super::lazy::LazyTable;
+use super::moving::Unsettled;
 use super::scratch::Phase;
 use super::shared::SharedSlice;
 use super::tables::{Moves, add_and_move, update_given};
@@ -100,12 +101,10 @@ impl CpuBackend {
         [masses, top_down]: [usize; 2],
         given: &GivenFlows<'_>,
     ) -> Result<()> {
-        if self.lazy_flows != Some(target) {
-            self.settle();
-            self.lazy_flows = Some(target);
-        }
-        let Self { fixed, workers, theta, average, packed, flows, rows, lazy, .. } = self;
+        let Self { fixed, workers, moving, packed, rows, .. } = self;
         let (fixed, workers) = (&**fixed, &**workers);
+        moving.let_lag_in(target, fixed, workers);
+        let Unsettled { theta, mut average, flows, tables, .. } = moving.unsettled();
         let FlowBuffer::Single(flows) = &mut flows[target] else {
             return Err(Error::internal("a step from given flows has momentum in single precision"));
         };
@@ -113,7 +112,7 @@ impl CpuBackend {
         let rule = MoveRule::of(step);
         let keep = step.keep as f32;
         let layouts = fixed.circuit.layout().blocks();
-        for table in lazy.iter_mut() {
+        for table in tables.iter_mut() {
             let layout = &layouts[table.param.index()];
             let average = average.as_deref_mut().map(SharedSlice::new);
             let lagging = Lagging { theta: SharedSlice::new(theta), flows: SharedSlice::new(flows), average };
@@ -126,7 +125,7 @@ impl CpuBackend {
         let blocks = blocks.into_iter().zip(&given.blocks).enumerate().map(|(at, ((layout, kind, theta), given))| {
             let flows = rest.0.split_off_mut(..layout.stats.len()).expect("blocks make up the buffer");
             let masses = rest.1.split_off_mut(..layout.rows.len()).expect("blocks make up the buffer");
-            let is_large = lazy.iter().any(|table| table.param.index() == at);
+            let is_large = tables.iter().any(|table| table.param.index() == at);
             (!is_large).then_some((layout, kind, theta, flows, masses, given))
         });
         let blocks: Vec<_> = blocks.flatten().collect();

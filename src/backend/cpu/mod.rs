@@ -21,6 +21,7 @@ mod large_pages;
 mod large_tables;
 mod lazy;
 mod log_space;
+mod moving;
 mod packed;
 mod products;
 mod questions;
@@ -60,7 +61,7 @@ pub(crate) use self::top_down::top_down_of;
 
 use self::buffers::{FlowBuffer, with_flows};
 use self::given_flows::GivenFlows;
-use self::lazy::LazyTable;
+use self::moving::{Moving, Settled};
 use self::packed::PackedBlocks;
 use self::step::Which;
 use self::tile::Tile;
@@ -125,16 +126,10 @@ pub struct CpuBackend {
     /// All that does not change from batch to batch.
     fixed: Arc<Fixed>,
     workers: Arc<Workers>,
-    /// The parameters, in the circuit's layout. Rows of large tables may lag: `settle` before use.
-    theta: Vec<f32>,
-    /// θ̄, once there has been an average. Rows of large tables lag as those of θ do.
-    average: Option<Vec<f32>>,
+    /// Parameters and flows, of which rows may lag.
+    moving: Moving,
     packed: PackedBlocks,
-    flows: Vec<FlowBuffer>,
     rows: Vec<Vec<f64>>,
-    /// Large tables, and the flow buffer whose momentum their updates use.
-    lazy: Vec<LazyTable>,
-    lazy_flows: Option<usize>,
     /// Working memory, kept from batch to batch.
     tiles: Vec<Tile>,
     phases: PhaseSeconds,
@@ -150,13 +145,9 @@ impl CpuBackend {
         let fixed = Fixed::new(circuit, options)?;
         Ok(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
-            theta: large_pages::copied(params.values()),
-            average: None,
+            moving: Moving::new(&fixed, params),
             packed: PackedBlocks::new(&fixed),
-            flows: Vec::new(),
             rows: Vec::new(),
-            lazy: fixed.lazy_tables(),
-            lazy_flows: None,
             tiles: Vec::new(),
             phases: PhaseSeconds::default(),
             fixed: Arc::new(fixed),
@@ -197,7 +188,12 @@ impl CpuBackend {
     }
 
     fn flows_at(&self, id: FlowsId) -> Result<usize> {
-        id.index_in(self.id, self.flows.len())
+        id.index_in(self.id, self.moving.num_flows())
+    }
+
+    /// All numbers, with all rows of large tables up to date.
+    fn settled(&mut self) -> Settled<'_> {
+        self.moving.settled(&self.fixed, &self.workers)
     }
 
     fn rows_at(&self, id: ParamRowsId) -> Result<usize> {
@@ -210,7 +206,7 @@ impl CpuBackend {
         let mut at = [0; N];
         for (i, id) in ids.into_iter().enumerate() {
             at[i] = self.flows_at(id)?;
-            if let FlowBuffer::Double(_) = self.flows[at[i]] {
+            if self.moving.precision_of(at[i]) == FlowPrecision::Double {
                 return Err(Error::unsupported("gradient steps need flow buffers of single precision"));
             }
             if at[..i].contains(&at[i]) {
@@ -231,14 +227,14 @@ impl Backend for CpuBackend {
     }
 
     fn params(&self) -> Result<Params> {
-        Ok(Params::trusted(&self.fixed.circuit, self.settled(None).0))
+        Ok(Params::trusted(&self.fixed.circuit, self.moving.copy_of_theta(&self.fixed, &self.workers)))
     }
 
     fn set_params(&mut self, params: &Params) -> Result<()> {
         params.check(&self.fixed.circuit)?;
-        self.settle();
-        self.theta.copy_from_slice(params.values());
-        self.average = None;
+        let Settled { theta, average, .. } = self.settled();
+        theta.copy_from_slice(params.values());
+        *average = None;
         self.packed.forget();
         Ok(())
     }
@@ -251,7 +247,7 @@ impl Backend for CpuBackend {
     }
 
     fn averaged_params(&self) -> Result<Params> {
-        match self.settled_average() {
+        match self.moving.copy_of_average(&self.fixed, &self.workers) {
             Some(average) => Ok(Params::trusted(&self.fixed.circuit, average)),
             None => self.params(),
         }
@@ -263,8 +259,7 @@ impl Backend for CpuBackend {
 
     fn set_average(&mut self, average: &Params) -> Result<()> {
         average.check(&self.fixed.circuit)?;
-        self.settle();
-        self.average = Some(large_pages::copied(average.values()));
+        *self.settled().average = Some(large_pages::copied(average.values()));
         Ok(())
     }
 
@@ -292,9 +287,9 @@ impl Backend for CpuBackend {
         if step.masses == step.spare {
             return Err(Error::state("an EM step needs a spare row buffer besides the masses"));
         }
-        match self.flows[flows] {
-            FlowBuffer::Single(_) => self.on_a_worker(|backend| backend.fused_step(batch, step, flows, masses)),
-            FlowBuffer::Double(_) => step.by_verbs(self, batch),
+        match self.moving.precision_of(flows) {
+            FlowPrecision::Single => self.on_a_worker(|backend| backend.fused_step(batch, step, flows, masses)),
+            FlowPrecision::Double => step.by_verbs(self, batch),
         }
     }
 
@@ -306,11 +301,11 @@ impl Backend for CpuBackend {
         if masses == spare {
             return Err(Error::state("an EM step needs a spare row buffer besides the masses"));
         }
-        match (&self.flows[flows], numbers) {
-            (FlowBuffer::Single(_), Tensor::F32(numbers)) => {
+        match (self.moving.precision_of(flows), numbers) {
+            (FlowPrecision::Single, Tensor::F32(numbers)) => {
                 let given = GivenFlows::new(self.fixed.circuit.layout(), spans, numbers)?;
                 if step.sources.needs_top_down() {
-                    top_down::top_down(&self.fixed.circuit, &self.theta, &mut self.rows[spare]);
+                    top_down::top_down(&self.fixed.circuit, self.moving.weights(), &mut self.rows[spare]);
                 } else {
                     self.rows[spare].fill(0.0);
                 }
@@ -324,8 +319,8 @@ impl Backend for CpuBackend {
 
     fn top_down(&mut self, into: ParamRowsId) -> Result<()> {
         let begun = Instant::now();
-        let into = self.rows_at(into)?; // rows of large tables may lag: tables are not read
-        top_down::top_down(&self.fixed.circuit, &self.theta, &mut self.rows[into]);
+        let into = self.rows_at(into)?;
+        top_down::top_down(&self.fixed.circuit, self.moving.weights(), &mut self.rows[into]);
         self.note_update(begun);
         Ok(())
     }
@@ -333,10 +328,10 @@ impl Backend for CpuBackend {
     fn row_masses(&mut self, flows: FlowsId, gain: f64, into: ParamRowsId) -> Result<()> {
         let begun = Instant::now();
         let (flows, into) = (self.flows_at(flows)?, self.rows_at(into)?);
-        self.settle();
+        let Settled { flows: buffers, .. } = self.moving.settled(&self.fixed, &self.workers);
         let out = &mut self.rows[into];
         self.workers.install(|| {
-            with_flows!(&self.flows[flows], flows => update::row_masses(&self.fixed.circuit, flows, gain, out));
+            with_flows!(&buffers[flows], flows => update::row_masses(&self.fixed.circuit, flows, gain, out));
         });
         self.note_update(begun);
         Ok(())
@@ -349,9 +344,9 @@ impl Backend for CpuBackend {
             self.rows_at(retain.rows)?;
             retain.at_least.map(|rows| self.rows_at(rows)).transpose()?;
         }
-        self.settle();
         self.packed.forget();
-        let flows = &self.flows[flows];
+        let Settled { theta, flows: buffers, .. } = self.moving.settled(&self.fixed, &self.workers);
+        let flows = &buffers[flows];
         let rows = |id: ParamRowsId| &self.rows[id.index as usize][..]; // all handles are ours, as was just seen
         let retained = |retain: Retain| {
             let Retain { rows: id, at_least, scale, offset } = retain;
@@ -359,7 +354,6 @@ impl Backend for CpuBackend {
         };
         let (retain, retain_inputs) = (update.retain.map(retained), update.retain_inputs.map(retained));
         let EmUpdate { gain, smoothing, .. } = *update;
-        let theta = &mut self.theta;
         self.workers.install(|| {
             with_flows!(flows, flows => {
                 let update = Update { retain, retain_inputs, flows, gain, smoothing };
@@ -374,9 +368,9 @@ impl Backend for CpuBackend {
         let begun = Instant::now();
         self.fixed.circuit.require_weights_only()?;
         let (flows, rows) = (self.flows_at(flows)?, self.rows_at(top_down)?);
-        self.settle();
-        let flows = &mut self.flows[flows];
-        self.workers.install(|| update::gradient(&self.fixed.circuit, &self.theta, flows, gain, &self.rows[rows]));
+        let Settled { theta, flows: buffers, .. } = self.moving.settled(&self.fixed, &self.workers);
+        let (circuit, rows) = (&self.fixed.circuit, &self.rows[rows]);
+        self.workers.install(|| update::gradient(circuit, theta, &mut buffers[flows], gain, rows));
         self.note_update(begun);
         Ok(())
     }
@@ -384,16 +378,12 @@ impl Backend for CpuBackend {
     fn adam_update(&mut self, gradient: FlowsId, first: FlowsId, second: FlowsId, step: &AdamStep) -> Result<()> {
         let begun = Instant::now();
         let at = self.gradient_buffers([gradient, first, second])?;
-        self.settle();
         self.packed.forget();
-        let [mut gradient, mut first, mut second] = at.map(|at| std::mem::take(&mut self.flows[at]));
-        if let (FlowBuffer::Single(gradient), FlowBuffer::Single(first), FlowBuffer::Single(second)) =
-            (&mut gradient, &mut first, &mut second)
+        let Settled { theta, flows, .. } = self.moving.settled(&self.fixed, &self.workers);
+        if let Ok([FlowBuffer::Single(gradient), FlowBuffer::Single(first), FlowBuffer::Single(second)]) =
+            flows.get_disjoint_mut(at)
         {
-            self.workers.install(|| update::adam(&mut self.theta, gradient, first, second, step));
-        }
-        for (at, buffer) in at.into_iter().zip([gradient, first, second]) {
-            self.flows[at] = buffer;
+            self.workers.install(|| update::adam(theta, gradient, first, second, step));
         }
         self.note_update(begun);
         Ok(())
@@ -402,10 +392,10 @@ impl Backend for CpuBackend {
     fn ascend(&mut self, gradient: FlowsId, rate: f64) -> Result<()> {
         let begun = Instant::now();
         let [gradient] = self.gradient_buffers([gradient])?;
-        self.settle();
         self.packed.forget();
-        if let FlowBuffer::Single(gradient) = &self.flows[gradient] {
-            self.workers.install(|| update::ascend(&mut self.theta, gradient, rate));
+        let Settled { theta, flows, .. } = self.moving.settled(&self.fixed, &self.workers);
+        if let FlowBuffer::Single(gradient) = &flows[gradient] {
+            self.workers.install(|| update::ascend(theta, gradient, rate));
         }
         self.note_update(begun);
         Ok(())
@@ -413,16 +403,16 @@ impl Backend for CpuBackend {
 
     fn renormalize(&mut self) -> Result<()> {
         let begun = Instant::now();
-        self.settle();
         self.packed.forget();
-        self.on_a_worker(|backend| renormalize::renormalize(&backend.fixed.circuit, &mut backend.theta));
+        let Settled { theta, .. } = self.moving.settled(&self.fixed, &self.workers);
+        self.workers.install(|| renormalize::renormalize(&self.fixed.circuit, theta));
         self.note_update(begun);
         Ok(())
     }
 
     fn new_flows(&mut self, precision: FlowPrecision) -> Result<FlowsId> {
-        self.flows.push(FlowBuffer::new(precision, self.fixed.circuit.layout().num_stats()));
-        Ok(FlowsId { backend: self.id, index: (self.flows.len() - 1) as u32 })
+        let index = self.moving.add_flows(FlowBuffer::new(precision, self.fixed.circuit.layout().num_stats()));
+        Ok(FlowsId { backend: self.id, index: index as u32 })
     }
 
     fn new_rows(&mut self) -> Result<ParamRowsId> {
@@ -433,8 +423,7 @@ impl Backend for CpuBackend {
     fn scale(&mut self, flows: FlowsId, factor: f64) -> Result<()> {
         let begun = Instant::now();
         let flows = self.flows_at(flows)?;
-        self.settle();
-        match &mut self.flows[flows] {
+        match &mut self.moving.settled(&self.fixed, &self.workers).flows[flows] {
             FlowBuffer::Single(values) if factor == 0.0 => values.fill(0.0),
             FlowBuffer::Double(values) if factor == 0.0 => values.fill(0.0),
             FlowBuffer::Single(values) => {
@@ -452,12 +441,11 @@ impl Backend for CpuBackend {
         }
         let begun = Instant::now();
         let (flows, into) = (self.flows_at(flows)?, self.flows_at(into)?);
-        self.settle();
-        let mut target = std::mem::take(&mut self.flows[into]);
-        with_flows!(&self.flows[flows], source => {
+        let Settled { flows: buffers, .. } = self.settled();
+        let [source, target] = buffers.get_disjoint_mut([flows, into]).expect("two buffers of this backend");
+        with_flows!(source, source => {
             target.slice().add(0, source.iter().map(|s| gain * update::Count::to_f64(*s)));
         });
-        self.flows[into] = target;
         self.note_update(begun);
         Ok(())
     }
@@ -473,7 +461,8 @@ impl Backend for CpuBackend {
     }
 
     fn flows(&self, flows: FlowsId) -> Result<Flows> {
-        Ok(Flows::new(self.fixed.circuit.layout().clone(), self.settled(Some(self.flows_at(flows)?)).1.to_f64()))
+        let copy = self.moving.copy_of_flows(self.flows_at(flows)?, &self.fixed, &self.workers);
+        Ok(Flows::new(self.fixed.circuit.layout().clone(), copy.to_f64()))
     }
 
     fn rows(&self, rows: ParamRowsId) -> Result<Vec<f64>> {
@@ -481,21 +470,17 @@ impl Backend for CpuBackend {
     }
 
     fn save_flows(&self, flows: FlowsId) -> Result<Tensor> {
-        Ok(self.settled(Some(self.flows_at(flows)?)).1.save())
+        Ok(self.moving.copy_of_flows(self.flows_at(flows)?, &self.fixed, &self.workers).save())
     }
 
     fn load_flows(&mut self, flows: FlowsId, saved: &Tensor) -> Result<()> {
         let flows = self.flows_at(flows)?;
-        self.settle();
-        self.flows[flows].load(saved)
+        self.settled().flows[flows].load(saved)
     }
 
     fn take_flows(&mut self, flows: FlowsId, spans: &[Range<usize>]) -> Result<Tensor> {
         let flows = self.flows_at(flows)?;
-        if self.lazy_flows == Some(flows) {
-            self.settle();
-        }
-        Ok(match &mut self.flows[flows] {
+        Ok(match self.moving.flows_of(flows, &self.fixed, &self.workers) {
             FlowBuffer::Single(all) => Tensor::F32(taken(all, spans)),
             FlowBuffer::Double(all) => Tensor::F64(taken(all, spans)),
         })
@@ -503,10 +488,7 @@ impl Backend for CpuBackend {
 
     fn put_flows(&mut self, flows: FlowsId, spans: &[Range<usize>], numbers: &Tensor) -> Result<()> {
         let flows = self.flows_at(flows)?;
-        if self.lazy_flows == Some(flows) {
-            self.settle();
-        }
-        match (&mut self.flows[flows], numbers) {
+        match (self.moving.flows_of(flows, &self.fixed, &self.workers), numbers) {
             (FlowBuffer::Single(all), Tensor::F32(numbers)) => add_to_spans(all, spans, numbers),
             (FlowBuffer::Double(all), Tensor::F64(numbers)) => add_to_spans(all, spans, numbers),
             _ => return Err(Error::state("flows of another precision than their buffer")),

@@ -12,6 +12,7 @@ use super::fixed::Fixed;
 use super::gather::{Fused, Gather, MoveRule, Target};
 use super::large_tables::{Lagging, catch_up, settle, update_large_table};
 use super::log_space::RowFlows;
+use super::moving::{Settled, Unsettled};
 use super::shared::{ReadOnly, SharedSlice};
 use super::tables::SortedRows;
 use super::tile::{Tile, TileState, lanes};
@@ -40,16 +41,16 @@ pub(super) enum Which {
 impl CpuBackend {
     /// log p of every row, under the parameters or their average; under the parameters where no average is kept.
     pub(super) fn evaluate(&mut self, batch: &Batch, which: Which) -> Vec<f64> {
-        self.settle();
         let arithmetic = self.fixed.evaluation();
+        let Self { fixed, workers, moving, packed, tiles, phases, .. } = self;
+        let Settled { theta, average, .. } = moving.settled(fixed, workers);
         let mut begun = Instant::now();
-        let Self { fixed, workers, packed, tiles, phases, .. } = self;
-        let theta = match (which, &self.average) {
+        let theta = match (which, average) {
             (Which::Average, Some(average)) => {
                 packed.forget();
                 &average[..]
             }
-            _ => &self.theta[..],
+            _ => &theta[..],
         };
         packed.pack(fixed, workers, arithmetic, theta);
         let mut out = Vec::with_capacity(batch.num_rows());
@@ -73,9 +74,8 @@ impl CpuBackend {
 
     /// target += gain · flows of a batch.
     pub(super) fn add_batch_flows(&mut self, batch: &Batch, gain: f64, target: usize) -> Result<BatchReport> {
-        if self.lazy_flows == Some(target) {
-            self.settle(); // of other buffers no row lags, and of θ those are brought up to date that the batch touches
-        }
+        // Of θ those rows are brought up to date that the batch touches.
+        self.moving.flows_of(target, &self.fixed, &self.workers);
         self.add_flows_of(batch, self.fixed.micro_batch, gain, FlowTarget { flows: target, masses: None })
     }
 
@@ -88,58 +88,11 @@ impl CpuBackend {
         masses: usize,
     ) -> Result<BatchReport> {
         let most = self.fixed.micro_batch;
-        if batch.num_rows() == 0 || (batch.num_rows() > most && !self.lazy.is_empty()) {
+        if batch.num_rows() == 0 || (batch.num_rows() > most && self.moving.has_large_tables()) {
             return step.by_verbs(self, batch); // a large table is updated from one micro-batch, or like any other table
         }
-        if self.lazy_flows != Some(target) {
-            self.settle();
-            self.lazy_flows = Some(target);
-        }
+        self.moving.let_lag_in(target, &self.fixed, &self.workers);
         self.step_on(batch, most, step, FlowTarget { flows: target, masses: Some(masses) })
-    }
-
-    /// Brings all rows of large tables up to date.
-    pub(super) fn settle(&mut self) {
-        let Some(at) = self.lazy_flows.take() else { return };
-        if let FlowBuffer::Single(flows) = &mut self.flows[at] {
-            let average = self.average.as_deref_mut().map(SharedSlice::new);
-            let (theta, flows) = (SharedSlice::new(&mut self.theta), SharedSlice::new(flows));
-            settle(&self.fixed, &self.workers, Lagging { theta, flows, average }, &mut self.lazy);
-        }
-    }
-
-    /// A copy of the parameters and of a flow buffer, with all rows of large tables up to date.
-    pub(super) fn settled(&self, flows: Option<usize>) -> (Vec<f32>, FlowBuffer) {
-        let mut theta = self.theta.clone();
-        let copy = self.settle_copies(&mut theta, None, flows);
-        (theta, copy)
-    }
-
-    /// A copy of the averaged parameters, likewise; `None` where there are none.
-    pub(super) fn settled_average(&self) -> Option<Vec<f32>> {
-        let mut average = self.average.clone()?;
-        if self.lazy_flows.is_some() {
-            self.settle_copies(&mut self.theta.clone(), Some(&mut average), None);
-        }
-        Some(average)
-    }
-
-    /// Brings copies up to date, and makes one of a flow buffer.
-    fn settle_copies(&self, theta: &mut [f32], average: Option<&mut [f32]>, flows: Option<usize>) -> FlowBuffer {
-        let mut copy = flows.map(|at| self.flows[at].clone()).unwrap_or_default();
-        if let Some(at) = self.lazy_flows {
-            let mut momentum = if flows == Some(at) { std::mem::take(&mut copy) } else { self.flows[at].clone() };
-            if let FlowBuffer::Single(momentum) = &mut momentum {
-                let mut lazy = self.lazy.clone();
-                let average = average.map(SharedSlice::new);
-                let lagging = Lagging { theta: SharedSlice::new(theta), flows: SharedSlice::new(momentum), average };
-                settle(&self.fixed, &self.workers, lagging, &mut lazy);
-            }
-            if flows == Some(at) {
-                copy = momentum;
-            }
-        }
-        copy
     }
 }
 
@@ -156,13 +109,12 @@ impl MicroBatches for CpuBackend {
         let marginal = micro.needs_top_down();
         let update = micro.step.zip(micro.target.masses);
         let begun = Instant::now();
-        let Self {
-            fixed, workers, theta, average, packed, flows, rows: masses, lazy, lazy_flows, tiles, phases, ..
-        } = self;
+        let Self { fixed, workers, moving, packed, rows: masses, tiles, phases, .. } = self;
         let (fixed, workers) = (&**fixed, &**workers);
+        let Unsettled { theta, average, flows, tables: lazy, momentum: lagging_flows } = moving.unsettled();
         packed.pack(fixed, workers, fixed.training, theta);
         let lanes = prepare_tiles(fixed, workers, tiles, batch, micro.rows.clone(), Some(WithFlows { marginal }));
-        let (target, momentum) = with_momentum(flows, micro.target.flows, *lazy_flows);
+        let (target, momentum) = with_momentum(flows, micro.target.flows, lagging_flows);
 
         let shared_theta = SharedSlice::new(theta);
         let flow_bits = micro.flow_bits(batch);
@@ -172,7 +124,7 @@ impl MicroBatches for CpuBackend {
             FlowBuffer::Single(flows) => Target::Single(SharedSlice::new(flows)),
             FlowBuffer::Double(flows) => Target::Double(SharedSlice::new(flows)),
         };
-        let average = average.as_deref_mut().map(SharedSlice::new);
+        let average = average.map(SharedSlice::new);
         let lagging = match shared_target {
             Target::Single(flows) => Some(Lagging { theta: shared_theta, flows, average }),
             Target::Double(_) => None,
