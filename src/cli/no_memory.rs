@@ -1,10 +1,10 @@
 //! What the command says when the system has no memory left.
 //!
 //! Sizes that a file or a pipeline declares are checked before anything is allocated, so this is for limits that nobody
-//! declared: a container, a batch system, another program. The allocator is the system's; it remembers which request
-//! of a thread was refused last. Who can go on without does; otherwise Rust aborts, and the handler of SIGABRT, which
-//! runs in the same thread, ends the process with one sentence and exit code 1. Of several ranks it names its own, for
-//! the launcher shows what all of them say.
+//! declared: a container, a batch system, another program. The allocator is the system's; it remembers what a thread
+//! was refused. Who can go on without does; otherwise Rust aborts, and the handler of SIGABRT, which runs in the same
+//! thread, ends the process with one sentence and exit code 1. Of several ranks it names its own, for the launcher
+//! shows what all of them say.
 //!
 //! The handler does nothing that a signal handler must not: it reads numbers, writes bytes and exits. Installed by
 //! `main`, told of ranks by `join`.
@@ -13,8 +13,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 thread_local! {
-    /// Bytes that this thread asked for last, if they were refused; else 0. Without a destructor and without a first
-    /// value to compute, so that to read and to set it allocates nothing.
+    /// The most bytes that this thread was refused at once; 0 if none were. What comes after it changes nothing: before
+    /// it aborts, Rust may ask for a little more, for a backtrace. Without a destructor and without a first value to
+    /// compute, so that to read and to set it allocates nothing.
     static REFUSED: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -46,8 +47,9 @@ unsafe impl GlobalAlloc for SystemMemory {
 }
 
 fn noted(bytes: usize, memory: *mut u8) -> *mut u8 {
-    let refused = if memory.is_null() { bytes } else { 0 };
-    let _ends = REFUSED.try_with(|last| last.set(refused)); // a thread that is ending says nothing
+    if memory.is_null() {
+        let _ends = REFUSED.try_with(|most| most.set(most.get().max(bytes))); // a thread that is ending says nothing
+    }
     memory
 }
 
@@ -66,10 +68,11 @@ mod at_abort {
     /// One more than the number of this rank; 0 where there is one process.
     static RANK: AtomicUsize = AtomicUsize::new(0);
 
-    /// This process is one of several ranks.
+    /// This process is one of several ranks. Some MPI libraries handle the signal, too, from when they are joined on.
     #[cfg(feature = "mpi")]
     pub fn name_rank(rank: usize) {
         RANK.store(rank + 1, Ordering::Relaxed);
+        say_so();
     }
 
     /// From now on a process that ends for want of memory says so.

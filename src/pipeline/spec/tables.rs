@@ -455,21 +455,21 @@ const STEP: &str = "number; for `step` in (0, 1], for `rate` positive";
 
 pub(super) const SCHEDULE: Table = Table {
     path: "learn.step",
-    about: "A step that changes; `[learn.rate]` takes the same keys. `t` counts updates. A length is a number of \
-            updates, or a text: `\"940 updates\"`, `\"200000 rows\"`, `\"10 epochs\"`; epochs need a source whose \
-            number of rows is known. A step by counts that falls begins again where an average is reset, and then \
-            stays at half of its first size. A step without an end: `learn.step = { schedule = \"power\", from = 0.4, \
-            kappa = 0.33, delay = 20, floor = 0.05 }`; one for a run of ten epochs: `learn.step = { schedule = \
-            \"cosine\", from = 0.4, to = 0.02, horizon = \"10 epochs\" }`. `anemone check` says how large the step \
-            will be, and when.",
+    about: "A step that changes; `[learn.rate]` takes the same keys. `t` counts updates: `counts` is `min(most, \
+            √c·max(floor, factor·(1 + t/delay)^−kappa))` where a batch uses each state `c` times, `power` is \
+            `max(floor, from·(1 + t/delay)^−kappa)`. A length is a number of updates, or a text: `\"940 updates\"`, \
+            `\"200000 rows\"`, `\"10 epochs\"`; epochs need a source whose number of rows is known. A step by counts \
+            that falls begins again where an average is reset, and then stays at half of its first size. A step \
+            without an end: `learn.step = { schedule = \"power\", from = 0.4, kappa = 0.33, delay = 20, floor = 0.05 \
+            }`; one for a run of ten epochs: `learn.step = { schedule = \"cosine\", from = 0.4, to = 0.02, horizon = \
+            \"10 epochs\" }`. `anemone check` says how large the step will be, and when.",
     owners: learn::schedules_with,
     keys: &[
         key(
             "schedule",
             Word(&["constant", "counts", "power", "cosine", "warmup_stable_decay"]),
             Required,
-            "Not; by counts: `min(most, √c·max(floor, factor·(1 + t/delay)^−kappa))`, `c` being how often a batch uses \
-             each state; `max(floor, from·(1 + t/delay)^−kappa)`; half a cosine; up, flat and down",
+            "Not; by counts; by a power; half a cosine; up, flat and down",
         ),
         key("step", Other(STEP), Required, "The step, always"),
         key("factor", Number("a positive number"), Required, "Times √c is the first step"),
