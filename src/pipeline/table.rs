@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::open::Opened;
 use super::spec::{ColumnsSpec, DecodeSpec};
-use crate::data::schema::infer::{ColumnAsk, ColumnReport, Observer};
+use crate::data::schema::ask::ColumnAsk;
+use crate::data::schema::infer::{ColumnReport, Observer};
 use crate::data::{CellType, TableSchema};
 use crate::decode::table::TableDecoder;
 use crate::error::{Error, Result};

@@ -41,6 +41,7 @@ mod glob;
 pub mod json_lines;
 pub mod json_records;
 mod json_shape;
+mod json_values;
 pub mod jsonl;
 pub mod kafka;
 mod limits;

@@ -1,7 +1,7 @@
 //! `anemone train` on several ranks under real launchers, where `.ci/mpi` has got MPICH and Open MPI (`ANEMONE_MPI`).
 //!
-//! `ANEMONE_CLUSTER_ALL=1` tries every pipeline on one to five ranks of every library, and `ANEMONE_MPI_KILLS=50` kills
-//! as many ranks; by default it is a few.
+//! `ANEMONE_CLUSTER_ALL=1` tries every pipeline on one to five ranks of every library, also resumed on others, and
+//! `ANEMONE_MPI_KILLS=50` kills as many ranks; by default it is a few.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -161,6 +161,15 @@ fn one_model_on_any_number_of_ranks_and_any_library() {
                 assert!(outcome(&out) == want, "{name}: {} with {ranks} ranks learned another model", mpi.name);
             }
             println!("{name}: {} with {ranks:?} ranks: one model", mpi.name);
+            if !all && (mpi.is_open_mpi() || mpi.has_named_library()) {
+                continue;
+            }
+            // Stopped in the midst of an epoch, and resumed on another number of ranks.
+            let out = dir.path().join(format!("{name}-{}-{}-resumed", mpi.name, mpi.has_named_library()));
+            let half = format!("learn.batches={}", want.2["step"].as_u64().unwrap() / 2 + 1);
+            succeeds(&mut job(mpi, 3, &[], &pipeline, &out, &["--set", &half]), name);
+            succeeds(&mut job(mpi, 2, &[], &pipeline, &out, &["--resume"]), name);
+            assert!(outcome(&out) == want, "{name}: {} resumed on two ranks learned another model", mpi.name);
         }
     }
 }

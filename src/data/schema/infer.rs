@@ -17,22 +17,23 @@
 //! Real numbers that are all whole (a data frame's whole numbers with gaps) are understood as whole numbers. Cells of a
 //! CSV file have no type: a column is what all its first cells spell; whole numbers with leading zeros are texts.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
-use super::super::civil::{MICROS_PER_DAY, parse_date, parse_timestamp};
+use super::super::civil::MICROS_PER_DAY;
 use super::super::{Cell, CellType, Cells, LARGEST_REAL};
-use super::encode::{LARGEST_COUNT, bin_of, brief, is_whole, label_of, parse_number, says_missing};
+use super::ask::{AskedDistribution, AskedMeaning, ColumnAsk, check_ask};
+use super::encode::{LARGEST_COUNT, bin_of, brief, label_of};
+use super::seen::{Kind, Observed};
 use super::{
-    BoolDistribution, ColumnSchema, CountDistribution, IgnoredColumn, Label, MOST_CATS, Meaning, TableSchema, TimePart,
-    Unseen,
+    BoolDistribution, ColumnSchema, CountDistribution, IgnoredColumn, Label, MOST_CATS, Meaning, TableSchema, Unseen,
 };
 use crate::error::{Error, Result};
 
-/// Slots of a category column where nothing is said: so many names, one of them *other*.
-pub const DEFAULT_CATEGORIES: u32 = 256;
-
 /// Bins where nothing is said.
 pub const DEFAULT_BINS: u32 = 16;
+
+/// Slots of a category column where nothing is said: so many names, one of them *other*.
+pub const DEFAULT_CATEGORIES: u32 = 256;
 
 /// Whole numbers that are names: at most so many different ones.
 const MOST_NAMED: usize = 32;
@@ -40,113 +41,8 @@ const MOST_NAMED: usize = 32;
 /// Whole numbers that are counts: half of them are at most this.
 const MEDIAN_COUNT: f64 = 16.0;
 
-/// A longer text is no name: it would only take memory. In a column of names it is *other*.
-const LONGEST_NAME: usize = 1024;
-
 /// Fewer rows tell nothing about identifiers.
 const ENOUGH_ROWS: u64 = 32;
-
-/// What a user says of a column. What is not said follows the rule.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ColumnAsk {
-    /// What it is understood as.
-    pub meaning: Option<AskedMeaning>,
-    /// Slots of a category column, *other* among them.
-    pub categories: Option<u32>,
-    /// The names of its categories.
-    pub vocabulary: Option<Vec<String>>,
-    /// What other names mean.
-    pub unseen: Option<Unseen>,
-    /// Quantile bins.
-    pub bins: Option<u32>,
-    /// What its inputs are.
-    pub distribution: Option<AskedDistribution>,
-    /// Trials of binomial counts.
-    pub trials: Option<u32>,
-    /// Least and largest of whole numbers under a discrete logistic distribution.
-    pub range: Option<(i64, i64)>,
-}
-
-/// What a user says that a column is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AskedMeaning {
-    /// One of a list of names.
-    Category,
-    /// True or false.
-    Bool,
-    /// How many.
-    Count,
-    /// A number.
-    Number,
-    /// A number in quantile bins.
-    Bins,
-    /// A date or time as a number.
-    Time,
-    /// Part of it.
-    Part(TimePart),
-    /// Not a variable.
-    Ignore,
-}
-
-/// Every meaning by its name in files.
-pub const MEANINGS: [(&str, AskedMeaning); 13] = [
-    ("category", AskedMeaning::Category),
-    ("bool", AskedMeaning::Bool),
-    ("count", AskedMeaning::Count),
-    ("number", AskedMeaning::Number),
-    ("bins", AskedMeaning::Bins),
-    ("time", AskedMeaning::Time),
-    ("minute", AskedMeaning::Part(TimePart::Minute)),
-    ("hour", AskedMeaning::Part(TimePart::Hour)),
-    ("weekday", AskedMeaning::Part(TimePart::Weekday)),
-    ("day", AskedMeaning::Part(TimePart::Day)),
-    ("month", AskedMeaning::Part(TimePart::Month)),
-    ("quarter", AskedMeaning::Part(TimePart::Quarter)),
-    ("ignore", AskedMeaning::Ignore),
-];
-
-impl AskedMeaning {
-    /// The name in files.
-    pub fn name(self) -> &'static str {
-        MEANINGS.iter().find(|(_, known)| *known == self).map_or("", |(name, _)| name)
-    }
-}
-
-/// What a user says that the inputs of a column are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AskedDistribution {
-    /// Tables.
-    Categorical,
-    /// One probability.
-    Bernoulli,
-    /// Counts of some trials.
-    Binomial,
-    /// Counts.
-    Poisson,
-    /// Counts.
-    NegativeBinomial,
-    /// Densities.
-    Gaussian,
-    /// Ordered categories.
-    DiscreteLogistic,
-}
-
-/// Every distribution by its name in files.
-pub const DISTRIBUTIONS: [(&str, AskedDistribution); 7] = [
-    ("categorical", AskedDistribution::Categorical),
-    ("bernoulli", AskedDistribution::Bernoulli),
-    ("binomial", AskedDistribution::Binomial),
-    ("poisson", AskedDistribution::Poisson),
-    ("negative-binomial", AskedDistribution::NegativeBinomial),
-    ("gaussian", AskedDistribution::Gaussian),
-    ("discrete-logistic", AskedDistribution::DiscreteLogistic),
-];
-
-impl AskedDistribution {
-    fn name(self) -> &'static str {
-        DISTRIBUTIONS.iter().find(|(_, known)| *known == self).map_or("", |(name, _)| name)
-    }
-}
 
 /// A schema with what was seen of each column.
 #[derive(Clone, Debug, PartialEq)]
@@ -183,36 +79,6 @@ pub struct ColumnReport {
 pub struct Observer {
     columns: Vec<Observed>,
     rows: u64,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Observed {
-    name: String,
-    /// Cells by what they are.
-    nulls: u64,
-    kinds: BTreeMap<Kind, u64>,
-    /// Texts and what is written as one, with how often.
-    texts: HashMap<String, u64>,
-    /// Texts that are longer than any name.
-    long_texts: u64,
-    truths: [u64; 2],
-    numbers: Vec<f64>,
-    /// Whole numbers, which a real one may not hold.
-    wholes: HashMap<i64, u64>,
-    times: Vec<i64>,
-}
-
-/// What a cell is, or spells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
-    Bool,
-    Int,
-    Float,
-    Date,
-    Time,
-    Text,
-    /// A text that stands for nothing, if the column is not one of names.
-    Missing,
 }
 
 impl Observer {
@@ -300,119 +166,6 @@ enum Decided {
 }
 
 impl Observed {
-    fn see(&mut self, cell: &Cell<'_>) {
-        let kind = match cell {
-            Cell::Null => None,
-            Cell::Float(number) if number.is_nan() => None,
-            Cell::Bool(truth) => {
-                self.truths[usize::from(*truth)] += 1;
-                Some(Kind::Bool)
-            }
-            Cell::Int(number) => {
-                self.see_whole(*number);
-                Some(Kind::Int)
-            }
-            Cell::Float(number) => {
-                self.see_number(*number);
-                Some(Kind::Float)
-            }
-            Cell::Date(days) => {
-                self.times.push(days.saturating_mul(MICROS_PER_DAY));
-                *self.texts.entry(cell.to_string()).or_default() += 1;
-                Some(Kind::Date)
-            }
-            Cell::Time(micros) => {
-                self.times.push(*micros);
-                *self.texts.entry(cell.to_string()).or_default() += 1;
-                Some(Kind::Time)
-            }
-            // Writers that quote everything write nothing like this; a name is never empty.
-            Cell::Text(text) | Cell::Raw(text) if text.is_empty() => None,
-            Cell::Text(text) => Some(self.see_text(text, false)),
-            Cell::Raw(text) => Some(self.see_text(text, true)),
-        };
-        match kind {
-            None => self.nulls += 1,
-            Some(kind) => *self.kinds.entry(kind).or_default() += 1,
-        }
-    }
-
-    fn see_whole(&mut self, number: i64) {
-        *self.wholes.entry(number).or_default() += 1;
-        self.numbers.push(number as f64);
-    }
-
-    fn see_number(&mut self, number: f64) {
-        if is_whole(number) {
-            *self.wholes.entry(number as i64).or_default() += 1;
-        }
-        self.numbers.push(number);
-    }
-
-    fn see_text(&mut self, text: &str, is_untyped: bool) -> Kind {
-        if text.len() <= LONGEST_NAME {
-            *self.texts.entry(text.to_string()).or_default() += 1;
-        } else {
-            self.long_texts += 1;
-        }
-        let trimmed = text.trim();
-        if let Some(days) = parse_date(trimmed) {
-            self.times.push(days * MICROS_PER_DAY);
-            return Kind::Date;
-        }
-        if let Some(micros) = parse_timestamp(trimmed) {
-            self.times.push(micros);
-            return Kind::Time;
-        }
-        if !is_untyped {
-            return Kind::Text;
-        }
-        if says_missing(trimmed) {
-            return Kind::Missing;
-        }
-        if trimmed.eq_ignore_ascii_case("true") || trimmed.eq_ignore_ascii_case("false") {
-            self.truths[usize::from(trimmed.eq_ignore_ascii_case("true"))] += 1;
-            return Kind::Bool;
-        }
-        if has_leading_zero(trimmed) {
-            return Kind::Text;
-        }
-        if let Ok(number) = trimmed.parse() {
-            self.see_whole(number);
-            return Kind::Int;
-        }
-        match parse_number(trimmed) {
-            Some(number) => {
-                self.see_number(number);
-                Kind::Float
-            }
-            None => Kind::Text,
-        }
-    }
-
-    /// What all cells are, if there are any, and a note where they are not alike.
-    fn cell_type(&self) -> (Option<CellType>, Option<String>) {
-        let kinds: Vec<Kind> = self.kinds.keys().copied().filter(|kind| *kind != Kind::Missing).collect();
-        let cell_type = match &kinds[..] {
-            [] if self.kinds.contains_key(&Kind::Missing) => CellType::Text,
-            [] => return (None, None),
-            [Kind::Bool] => CellType::Bool,
-            [Kind::Int] => CellType::Int,
-            [Kind::Float] | [Kind::Int, Kind::Float] => CellType::Float,
-            [Kind::Date] => CellType::Date,
-            [Kind::Time] | [Kind::Date, Kind::Time] => CellType::Time,
-            [Kind::Text] => CellType::Text,
-            [first, .., last] => {
-                let counts = |kind: &Kind| self.kinds.get(kind).copied().unwrap_or_default();
-                let (some, more) = (counts(first), counts(last));
-                let note = format!("holds {} ({some}) besides {} ({more}): read as texts", first.name(), last.name());
-                return (Some(CellType::Text), Some(note));
-            }
-            [Kind::Missing] => unreachable!("left out above"),
-        };
-        (Some(cell_type), None)
-    }
-
     /// Cells that are missing, as the column is understood.
     fn num_missing(&self, decided: &Decided) -> u64 {
         let is_named = match decided {
@@ -423,53 +176,6 @@ impl Observed {
         };
         let words = self.kinds.get(&Kind::Missing).copied().unwrap_or_default();
         self.nulls + if is_named { 0 } else { words }
-    }
-
-    /// Names of categories with how often they occur, most frequent first, equals in their order.
-    fn names(&self, cell_type: CellType) -> Vec<(Label, u64)> {
-        let mut names: BTreeMap<Label, u64> = BTreeMap::new();
-        let mut add = |cell: &Cell<'_>, count: u64| {
-            if let Some(label) = label_of(cell, cell_type).filter(|_| count > 0) {
-                *names.entry(label).or_default() += count;
-            }
-        };
-        let are_numbers = matches!(cell_type, CellType::Int | CellType::Float);
-        match cell_type {
-            CellType::Bool => (0..2).for_each(|truth| add(&Cell::Bool(truth == 1), self.truths[truth])),
-            CellType::Int => self.wholes.iter().for_each(|(number, count)| add(&Cell::Int(*number), *count)),
-            CellType::Float => self.numbers.iter().for_each(|number| add(&Cell::Float(*number), 1)),
-            CellType::Text => {
-                // Cells of JSON may be numbers besides texts; what was written as a text is there already.
-                self.texts.iter().for_each(|(text, count)| add(&Cell::Text(text.into()), *count));
-                let typed = self.texts.is_empty() || !self.is_untyped();
-                if typed {
-                    (0..2).for_each(|truth| add(&Cell::Text((truth == 1).to_string().into()), self.truths[truth]));
-                    self.wholes.iter().for_each(|(number, count)| add(&Cell::Int(*number), *count));
-                    let fractions = self.numbers.iter().filter(|number| !is_whole(**number));
-                    fractions.for_each(|number| add(&Cell::Float(*number), 1));
-                }
-            }
-            CellType::Date | CellType::Time => {
-                self.texts.iter().for_each(|(text, count)| add(&Cell::Text(text.into()), *count));
-            }
-        }
-        let mut names: Vec<(Label, u64)> = names.into_iter().collect();
-        if !are_numbers {
-            names.retain(|(label, _)| *label != Label::Text(String::new()) || !self.is_untyped());
-        }
-        names.sort_by_key(|(_, count)| std::cmp::Reverse(*count)); // stable: equals stay in order
-        names
-    }
-
-    /// Returns true if texts that spell numbers are counted among the texts already.
-    fn is_untyped(&self) -> bool {
-        let written: u64 = self.texts.values().sum::<u64>() + self.long_texts;
-        let seen: u64 = self.kinds.values().sum();
-        written == seen
-    }
-
-    fn num_present(&self) -> u64 {
-        self.kinds.iter().filter(|(kind, _)| **kind != Kind::Missing).map(|(_, count)| count).sum()
     }
 
     fn decide(&self, ask: &ColumnAsk, rows: u64) -> Result<Decided> {
@@ -601,10 +307,6 @@ impl Observed {
         }
     }
 
-    fn are_whole(&self) -> bool {
-        !self.numbers.is_empty() && self.numbers.iter().all(|number| is_whole(*number))
-    }
-
     fn category(&self, cell_type: CellType, ask: &ColumnAsk) -> Result<Decided> {
         let unseen = ask.unseen.unwrap_or_default();
         let vocabulary: Vec<Label> = match &ask.vocabulary {
@@ -640,145 +342,6 @@ impl Observed {
         let meaning = Meaning::Category { vocabulary, unseen };
         Ok(Decided::Column(ColumnSchema { name: self.name.clone(), cell_type, meaning }))
     }
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Bool => CellType::Bool.name(),
-            Self::Int => CellType::Int.name(),
-            Self::Float => CellType::Float.name(),
-            Self::Date => CellType::Date.name(),
-            Self::Time => CellType::Time.name(),
-            Self::Text => CellType::Text.name(),
-            Self::Missing => "nothing",
-        }
-    }
-}
-
-impl ColumnAsk {
-    /// Returns true if the column is not to be learned from.
-    pub fn is_ignored(&self) -> bool {
-        self.implied() == Some(AskedMeaning::Ignore)
-    }
-
-    /// Returns true if a meaning is what was asked for, as far as something was.
-    pub fn agrees_with(&self, column: &ColumnSchema) -> bool {
-        let meaning = &column.meaning;
-        let is_meant = match (self.implied(), meaning) {
-            (None, _) => true,
-            (Some(AskedMeaning::Part(asked)), Meaning::Part { part }) => asked == *part,
-            (Some(asked), meaning) => matches!(
-                (asked, meaning),
-                (AskedMeaning::Category, Meaning::Category { .. })
-                    | (AskedMeaning::Bool, Meaning::Bool { .. })
-                    | (AskedMeaning::Count, Meaning::Count { .. })
-                    | (AskedMeaning::Number, Meaning::Number | Meaning::Range { .. })
-                    | (AskedMeaning::Bins, Meaning::Bins { .. })
-                    | (AskedMeaning::Time, Meaning::Time { .. })
-            ),
-        };
-        is_meant
-            && match meaning {
-                Meaning::Category { vocabulary, unseen } => {
-                    let slots = vocabulary.len() + usize::from(*unseen == Unseen::Other);
-                    let same = |names: &Vec<String>| {
-                        let labels =
-                            names.iter().filter_map(|name| label_of(&Cell::Raw(name.into()), column.cell_type));
-                        labels.eq(vocabulary.iter().cloned())
-                    };
-                    self.unseen.is_none_or(|asked| asked == *unseen)
-                        && self.categories.is_none_or(|most| slots <= most as usize)
-                        && self.vocabulary.as_ref().is_none_or(same)
-                }
-                Meaning::Bool { distribution } => self.distribution.is_none_or(|asked| {
-                    (asked == AskedDistribution::Bernoulli) == (*distribution == BoolDistribution::Bernoulli)
-                }),
-                Meaning::Count { distribution } => match (self.distribution, distribution) {
-                    (Some(AskedDistribution::Binomial), CountDistribution::Binomial(trials)) => {
-                        self.trials.is_none_or(|asked| asked == *trials)
-                    }
-                    (Some(AskedDistribution::Binomial), _) => false,
-                    (Some(AskedDistribution::Poisson), other) => *other == CountDistribution::Poisson,
-                    (_, other) => *other == CountDistribution::NegativeBinomial,
-                },
-                Meaning::Number => self.distribution != Some(AskedDistribution::DiscreteLogistic),
-                Meaning::Range { low, high } => {
-                    self.distribution == Some(AskedDistribution::DiscreteLogistic)
-                        && self.range.is_none_or(|asked| asked == (*low, *high))
-                }
-                Meaning::Bins { means, .. } => means.len() <= self.bins.unwrap_or(DEFAULT_BINS) as usize,
-                Meaning::Time { .. } | Meaning::Part { .. } => true,
-            }
-    }
-
-    /// What is said, or what the other keys imply.
-    fn implied(&self) -> Option<AskedMeaning> {
-        self.meaning.or_else(|| {
-            if self.bins.is_some() {
-                return Some(AskedMeaning::Bins);
-            }
-            if self.categories.is_some() || self.vocabulary.is_some() || self.unseen.is_some() {
-                return Some(AskedMeaning::Category);
-            }
-            self.distribution.map(|distribution| match distribution {
-                AskedDistribution::Categorical => AskedMeaning::Category,
-                AskedDistribution::Bernoulli => AskedMeaning::Bool,
-                AskedDistribution::Binomial | AskedDistribution::Poisson | AskedDistribution::NegativeBinomial => {
-                    AskedMeaning::Count
-                }
-                AskedDistribution::Gaussian | AskedDistribution::DiscreteLogistic => AskedMeaning::Number,
-            })
-        })
-    }
-}
-
-/// Refuses keys that contradict each other.
-fn check_ask(ask: &ColumnAsk) -> Result<()> {
-    use AskedDistribution as D;
-    use AskedMeaning as M;
-    if ask.trials.is_some() && ask.distribution != Some(D::Binomial) {
-        return Err(Error::option("trials: has no meaning but for distribution = \"binomial\""));
-    }
-    if ask.range.is_some() && ask.distribution != Some(D::DiscreteLogistic) {
-        return Err(Error::option("range: has no meaning but for distribution = \"discrete-logistic\""));
-    }
-    let Some(meaning) = ask.implied() else { return Ok(()) };
-    let refuse = |key: &str| Err(Error::option(format!("{key}: has no meaning for as = \"{}\"", meaning.name())));
-    let fits = match ask.distribution {
-        None => true,
-        Some(D::Categorical) => matches!(meaning, M::Category | M::Bool | M::Bins | M::Part(_)),
-        Some(D::Bernoulli) => meaning == M::Bool,
-        Some(D::Binomial | D::Poisson | D::NegativeBinomial) => meaning == M::Count,
-        Some(D::Gaussian) => matches!(meaning, M::Number | M::Time),
-        Some(D::DiscreteLogistic) => meaning == M::Number,
-    };
-    if !fits {
-        return refuse(&format!("distribution = \"{}\"", ask.distribution.map_or("", D::name)));
-    }
-    if ask.bins.is_some() && meaning != M::Bins {
-        return refuse("bins");
-    }
-    let of_categories = [
-        ("categories", ask.categories.is_some()),
-        ("vocabulary", ask.vocabulary.is_some()),
-        ("unseen", ask.unseen.is_some()),
-    ];
-    if meaning != M::Category
-        && let Some((key, _)) = of_categories.into_iter().find(|(_, is_said)| *is_said)
-    {
-        return refuse(key);
-    }
-    if ask.categories.is_some() && ask.vocabulary.is_some() {
-        return Err(Error::option("categories: has no meaning beside vocabulary, which has as many as it lists"));
-    }
-    Ok(())
-}
-
-/// `007` is a name, `0`, `0.5` and `-0` are numbers.
-fn has_leading_zero(text: &str) -> bool {
-    let digits = text.trim_start_matches(['-', '+']);
-    digits.len() > 1 && digits.starts_with('0') && digits.as_bytes()[1].is_ascii_digit()
 }
 
 fn median(numbers: &[f64]) -> f64 {

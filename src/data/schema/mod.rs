@@ -1,7 +1,7 @@
 //! What the columns of a table mean: how a cell becomes the value of a variable, and how a value becomes a cell again.
 //!
 //! A [`TableSchema`] has a [`ColumnSchema`] for every variable, in the order of the variables. It is inferred from the
-//! first rows, with what a user says of single columns ([`infer`]), and is kept with the model: whoever asks the model
+//! first rows, with what a user says of single columns ([`infer`], [`ask`]), and is kept with the model: whoever asks the model
 //! later encodes rows and names answers by it. The data side encodes (`decode/table.rs`), the model side makes a
 //! distribution of each [`ColumnSchema::input`].
 //!
@@ -9,9 +9,11 @@
 //! a category that is *other*, the place inside a bin, the date of an hour, digits beyond an `f32`); a value that is
 //! decoded and encoded is the value.
 
+pub mod ask;
 mod encode;
 pub mod infer;
 mod part;
+mod seen;
 
 use serde::{Deserialize, Serialize};
 

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::infer::{AskedDistribution, AskedMeaning, ColumnAsk, Inferred, Observer};
+use super::ask::{AskedDistribution, AskedMeaning, ColumnAsk};
+use super::infer::{Inferred, Observer};
 use super::part::PARTS;
 use super::*;
 use crate::data::{Cell, CellType, Cells};

@@ -10,7 +10,7 @@ use super::document::Document;
 use super::expand_path;
 use super::section::Section;
 use super::tables;
-use crate::data::schema::infer::{AskedDistribution, AskedMeaning, ColumnAsk, DISTRIBUTIONS, MEANINGS};
+use crate::data::schema::ask::{AskedDistribution, AskedMeaning, ColumnAsk, DISTRIBUTIONS, MEANINGS};
 use crate::data::schema::{MOST_CATS, Unseen};
 use crate::error::{Error, Result};
 use crate::files::read_regular;
@@ -170,7 +170,7 @@ impl Serialize for ColumnSpec {
 #[cfg(test)]
 mod tests {
     use super::super::PipelineSpec;
-    use crate::data::schema::infer::{AskedMeaning, ColumnAsk};
+    use crate::data::schema::ask::{AskedMeaning, ColumnAsk};
     use crate::data::schema::{TimePart, Unseen};
     use crate::error::Result;
 
