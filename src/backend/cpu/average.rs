@@ -39,10 +39,10 @@ impl CpuBackend {
 }
 
 /// θ̄ ← θ.
-fn begin(all: Settled<'_>) {
-    match all.average {
-        Some(average) => average.copy_from_slice(all.theta),
-        None => *all.average = Some(large_pages::copied(all.theta)),
+fn begin(Settled { theta, average, .. }: Settled<'_>) {
+    match average {
+        Some(average) => average.copy_from_slice(theta),
+        None => *average = Some(large_pages::copied(theta)),
     }
 }
 
