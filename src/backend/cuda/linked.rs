@@ -235,15 +235,16 @@ mod tests {
                 [layout.scatter(own, &leaves), layout.spread(own[0])]
             };
             let all: Vec<[Vec<Transfer>; 2]> = (0..num_ranks).map(both).collect();
-            for round in 0..2 {
-                let lens = |at: usize, is_send: bool, peer: usize| -> Vec<usize> {
-                    let of = |t: &&Transfer| t.is_send == is_send && t.peer == peer;
-                    all[at][round].iter().filter(of).map(|t| t.len).collect()
-                };
-                for from in 0..num_ranks {
-                    assert!(num_ranks == 1 || !all[from][round].is_empty(), "every rank takes part");
-                    for to in 0..num_ranks {
-                        assert_eq!(lens(from, true, to), lens(to, false, from), "{num_ranks} {num_shards} {len}");
+            let lens = |transfers: &[Transfer], is_send: bool, peer: usize| -> Vec<usize> {
+                transfers.iter().filter(|t| t.is_send == is_send && t.peer == peer).map(|t| t.len).collect()
+            };
+            for round in [0, 1] {
+                let of_ranks: Vec<&[Transfer]> = all.iter().map(|rounds| &rounds[round][..]).collect();
+                assert!(of_ranks.iter().all(|transfers| !transfers.is_empty()), "every rank takes part");
+                for (from, sent) in of_ranks.iter().enumerate() {
+                    for (to, received) in of_ranks.iter().enumerate() {
+                        let what = format!("{num_shards} shards of {len} numbers, from {from} to {to} of {num_ranks}");
+                        assert_eq!(lens(sent, true, to), lens(received, false, from), "{what}");
                     }
                 }
             }
