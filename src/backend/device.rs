@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::cpu;
 #[cfg(feature = "cuda")]
-use super::cuda::{CudaPrecision, check_device};
+use super::cuda::{CudaPrecision, check_device, device_count};
 use crate::error::{Error, Result};
 
 /// A device, as somebody asks for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
-    /// The first GPU if there is one that can be used, otherwise the CPU.
+    /// The first GPU if there is one that can be used, otherwise the CPU. On several ranks of one machine, each takes
+    /// the next GPU.
     #[default]
     Auto,
     /// The CPU.
@@ -50,6 +51,12 @@ impl Device {
     /// One that is there: `Auto` becomes a GPU or the CPU, and if it is the CPU, why. A GPU that was asked for and
     /// cannot be used is an error.
     pub fn settle(self) -> Result<(Self, Option<String>)> {
+        self.settle_on(0)
+    }
+
+    /// The same on one of several ranks, the `local_rank`-th of its machine from 0: `Auto` becomes the GPU of that
+    /// number, counted round where there are fewer GPUs than ranks.
+    pub fn settle_on(self, local_rank: usize) -> Result<(Self, Option<String>)> {
         match self {
             Self::Cpu => Ok((Self::Cpu, None)),
             Self::Cuda(ordinal) => check_device(ordinal).map(|()| (self, None)),
@@ -57,15 +64,25 @@ impl Device {
                 ordinals.iter().try_for_each(check_device)?;
                 Ok((self, None))
             }
-            Self::Auto => Ok(match check_device(0) {
-                Ok(()) => (Self::Cuda(0), None),
-                Err(why) => (Self::Cpu, Some(why.to_string())),
-            }),
+            Self::Auto => Ok(
+                match device_count().and_then(|count| {
+                    let ordinal = local_rank % count.max(1);
+                    check_device(ordinal).map(|()| ordinal)
+                }) {
+                    Ok(ordinal) => (Self::Cuda(ordinal), None),
+                    Err(why) => (Self::Cpu, Some(why.to_string())),
+                },
+            ),
         }
     }
 }
 
 /// No GPU can be used by a build that has no backend for it.
+#[cfg(not(feature = "cuda"))]
+fn device_count() -> Result<usize> {
+    Err(Error::not_built("CUDA", "cuda"))
+}
+
 #[cfg(not(feature = "cuda"))]
 fn check_device(_ordinal: usize) -> Result<()> {
     Err(Error::not_built("CUDA", "cuda"))

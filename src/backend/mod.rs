@@ -10,9 +10,11 @@ pub mod cpu;
 #[cfg_attr(docsrs, doc(cfg(feature = "cuda")))]
 pub mod cuda;
 mod device;
+mod device_sums;
 mod micro_batch;
 mod place;
 mod replicated;
+mod said;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::cpu::Evaluator;
 pub use self::device::{Device, Ordinals, TrainingPrecision};
+pub use self::device_sums::{ClusterSums, DeviceSums, Offer, Patience};
 pub use self::place::{Place, PlaceSpec};
 pub use self::replicated::Replicated;
 use crate::circuit::{Circuit, Flows, Params, Smoothing};
@@ -334,6 +337,22 @@ pub trait Backend: sealed::Sealed + Send {
 
     /// Where the time went so far.
     fn phase_seconds(&self) -> PhaseSeconds;
+
+    /// What people call the device: `cpu`, or the number and name of a GPU.
+    fn device_name(&self) -> String {
+        device_sums::CPU.into()
+    }
+
+    /// Sums over ranks that stay on devices, or why there are none.
+    fn device_sums(&mut self) -> Result<&mut dyn DeviceSums> {
+        Err(Error::unsupported("it has no GPU"))
+    }
+
+    /// Agrees with the other ranks, where there are any, on how flows are summed. Collective; what is not agreed on
+    /// before the first sum is agreed on then. Returns what there is to tell the user.
+    fn meet(&mut self) -> Result<Option<String>> {
+        Ok(None)
+    }
 
     /// A copy of the parameters.
     fn params(&self) -> Result<Params>;

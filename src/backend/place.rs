@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::cpu::{CpuBackend, CpuOptions, IsaCap};
 #[cfg(feature = "cuda")]
 use super::cuda::{CudaBackend, CudaGroup, CudaOptions};
-use super::{Backend, Device, Replicated, TrainingPrecision};
+use super::{Backend, ClusterSums, Device, Replicated, TrainingPrecision};
 use crate::circuit::{Circuit, Params};
 use crate::cluster::{Alone, Ranks};
 #[cfg(not(feature = "cuda"))]
@@ -33,6 +33,8 @@ pub struct PlaceSpec {
     pub precision: Option<TrainingPrecision>,
     /// The ranks that learn together, and the shards of their batches; `None` is this process alone, and no shards.
     pub ranks: Option<Ranks>,
+    /// By which way the flows of ranks are summed. The bits do not depend on it.
+    pub sums: ClusterSums,
 }
 
 /// Where a circuit lives.
@@ -63,6 +65,7 @@ impl PlaceSpec {
             isa: self.isa.or(earlier.isa),
             precision: self.precision.or(earlier.precision),
             ranks: self.ranks,
+            sums: self.sums,
         }
     }
 
@@ -101,11 +104,11 @@ impl PlaceSpec {
         params: &Params,
         mut beside: impl FnMut(&mut dyn Backend) -> Result<T>,
     ) -> Result<(Box<dyn Backend>, Place, T)> {
-        let (device, why) = self.device.settle()?;
+        let (device, why) = self.device.settle_on(self.ranks.as_ref().map_or(0, Ranks::local_rank))?;
         let mut put = |device: Device, why: Option<String>| -> Result<_> {
             let (mut backend, place) = self.put(device, why, circuit.clone(), params)?;
             if let Some(ranks) = &self.ranks {
-                backend = Box::new(Replicated::new(backend, ranks.clone())?);
+                backend = Box::new(Replicated::with_sums(backend, ranks.clone(), self.sums)?);
             }
             let beside = beside(&mut *backend)?;
             Ok((backend, place, beside))

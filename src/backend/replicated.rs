@@ -10,6 +10,9 @@
 //! know of the whole table. A step of EM is two halves of the inner backend's: flows of a batch, and an update from
 //! flows that are given.
 //!
+//! Where every rank has a GPU of its own, flows are summed between the GPUs (`device_sums`): the same additions, of
+//! whole buffers. Otherwise they go by way of the host.
+//!
 //! Ranks call the verbs that are collective (`add_flows`, `em_step`, both likelihoods) in the same order; all others
 //! are each rank's own, and so are likelihoods of a part of a batch. A collective verb that fails because a rank is
 //! gone has touched nothing, so it can be made again.
@@ -19,16 +22,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::device_sums::{Meeting, confirm, meet};
+use super::said::{OwnFlows, digest_of, message, number, of_rank, understood};
 use super::{
-    AdamStep, Backend, BatchReport, EmStep, EmUpdate, Evaluator, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds,
-    Tensor,
+    AdamStep, Backend, BatchReport, ClusterSums, EmStep, EmUpdate, Evaluator, FlowPrecision, FlowsId, ParamRowsId,
+    Patience, PhaseSeconds, Tensor,
 };
 use crate::circuit::{Circuit, Flows, NodeKind, ParamId, ParamKind, Params};
 use crate::cluster::rows::{RowLayout, RowSet};
-use crate::cluster::shard_sum::{Number, partials, sum_of_rows};
+use crate::cluster::shard_sum::{Number, Step, own_steps, partials, subtrees, sum_of_rows};
 use crate::cluster::{Ranks, shards_of};
 use crate::data::Batch;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// Tables of at least so many categories are sent by touched rows.
 const MANY_CATS: usize = 256;
@@ -39,8 +44,14 @@ pub struct Replicated {
     ranks: Ranks,
     /// How precisely each flow buffer of the inner backend counts, by its index.
     precisions: HashMap<u32, FlowPrecision>,
-    /// What the rows of one shard add, single and double; zeros between two uses.
+    /// What the rows of one shard add, single and double; zeros between two uses where sums go by way of the host.
     added: [FlowsId; 2],
+    /// By which way flows are to be summed.
+    sums: ClusterSums,
+    /// What ranks have agreed on about that, once they have.
+    meeting: Option<Meeting>,
+    /// Where shards are added up on the device, single and double; `added` is the first of each.
+    buffers: [Vec<FlowsId>; 2],
     /// How a flow buffer is cut into rows that are sent or not: categories of large tables, and all else.
     layout: RowLayout,
     /// Rows of those tables, and the variables that read each.
@@ -52,8 +63,13 @@ pub struct Replicated {
 }
 
 impl Replicated {
-    /// Makes a backend one rank's of a cluster.
-    pub fn new(mut inner: Box<dyn Backend>, ranks: Ranks) -> Result<Self> {
+    /// Makes a backend one rank's of a cluster. Flows are summed between GPUs where every rank has one.
+    pub fn new(inner: Box<dyn Backend>, ranks: Ranks) -> Result<Self> {
+        Self::with_sums(inner, ranks, ClusterSums::default())
+    }
+
+    /// The same with a say in how flows are summed, which must be the same on every rank.
+    pub fn with_sums(mut inner: Box<dyn Backend>, ranks: Ranks, sums: ClusterSums) -> Result<Self> {
         let added = [inner.new_flows(FlowPrecision::Single)?, inner.new_flows(FlowPrecision::Double)?];
         let tables = sparse_tables(inner.circuit());
         let (mut layout, mut sparse, mut dense) = (RowLayout::default(), Vec::new(), Vec::new());
@@ -67,7 +83,35 @@ impl Replicated {
         dense.into_iter().for_each(|rows| always.insert_all(rows));
         let precisions =
             HashMap::from([(added[0].index, FlowPrecision::Single), (added[1].index, FlowPrecision::Double)]);
-        Ok(Self { inner, ranks, precisions, added, layout, sparse, always, deferred: None })
+        let buffers = added.map(|added| vec![added]);
+        let (meeting, deferred) = (None, None);
+        Ok(Self { inner, ranks, precisions, added, sums, meeting, buffers, layout, sparse, always, deferred })
+    }
+
+    /// Returns true if flows are summed between devices. Ranks agree on it before their first sum, and again when one
+    /// of them was lost.
+    fn is_on_devices(&mut self) -> Result<bool> {
+        let own = self.ranks.shards();
+        let mut calls = self.ranks.calls();
+        if let Some(meeting) = self.meeting.as_ref().filter(|meeting| meeting.num_ranks == calls.num_ranks()) {
+            return Ok(meeting.on_devices);
+        }
+        self.meeting = None;
+        // Buffers of precisions that an optimizer has: a device that has no room for them cannot take part.
+        let used =
+            |precision| self.precisions.iter().any(|(index, of)| *of == precision && *index > self.added[1].index);
+        let used = [FlowPrecision::Single, FlowPrecision::Double].map(|precision| (precision, used(precision)));
+        let count = own_steps(own, self.ranks.num_shards()).1;
+        let buffers = &mut self.buffers;
+        let meeting = meet(&mut *self.inner, &mut **calls, self.sums, |inner| {
+            let mut used = used.into_iter().filter(|(_, is_used)| *is_used);
+            used.try_for_each(|(precision, _)| grow(inner, &mut buffers[precision as usize], count, precision))
+        })?;
+        drop(calls);
+        if !meeting.on_devices && self.inner.device_sums().is_ok() {
+            self.added.iter().try_for_each(|added| self.inner.scale(*added, 0.0))?; // they may hold sums of before
+        }
+        Ok(self.meeting.insert(meeting).on_devices)
     }
 
     /// Makes up for what was put off.
@@ -113,13 +157,25 @@ impl Replicated {
         }
     }
 
-    /// Σ over all shards of gain · flows, of the rows that some shard adds to, and what the pass found.
-    fn sum_flows<T: Number + FromTensor>(
+    /// Σ over all shards of gain · flows, and what the pass found.
+    fn sum_flows(&mut self, batch: &Batch, gain: f64, precision: FlowPrecision) -> Result<(Sum, BatchReport)> {
+        if self.is_on_devices()? {
+            return self.sum_on_devices(batch, gain, precision);
+        }
+        let added = self.added[precision as usize];
+        match precision {
+            FlowPrecision::Single => self.sum_on_host::<f32>(batch, gain, added),
+            FlowPrecision::Double => self.sum_on_host::<f64>(batch, gain, added),
+        }
+    }
+
+    /// By way of the host: of the rows that some shard adds to.
+    fn sum_on_host<T: Number + FromTensor>(
         &mut self,
         batch: &Batch,
         gain: f64,
         added: FlowsId,
-    ) -> Result<(Vec<Range<usize>>, Tensor, BatchReport)> {
+    ) -> Result<(Sum, BatchReport)> {
         let begun = Instant::now();
         let mine = self.own_flows::<T>(batch, gain, added);
         self.ranks.add_compute(begun.elapsed());
@@ -134,36 +190,101 @@ impl Replicated {
         drop(calls);
         let spans = self.layout.spans(&sum.rows);
         self.ranks.add_sum(begun.elapsed(), sum.received + heard as u64);
-        Ok((spans, T::into_tensor(sum.numbers), report))
+        Ok((Sum::OnHost(spans, T::into_tensor(sum.numbers)), report))
     }
 
     /// Partial sums of this rank's shards.
-    fn own_flows<T: Number + FromTensor>(&mut self, batch: &Batch, gain: f64, added: FlowsId) -> Result<OwnFlows<T>> {
-        let own = self.own_shards(batch)?;
-        if batch.part().is_some() {
-            self.circuit().check_batch(batch)?; // nobody else has looked at these rows
-        }
+    fn own_flows<T: Number + FromTensor>(
+        &mut self,
+        batch: &Batch,
+        gain: f64,
+        added: FlowsId,
+    ) -> Result<OwnFlows<Vec<Vec<T>>>> {
+        let own = self.checked_shards(batch)?;
         let num_shards = self.ranks.num_shards();
         let rows = self.touched(batch, &own);
         let spans = self.layout.spans(&rows);
         let len = spans.iter().map(Range::len).sum();
         let mut reports = Vec::new();
-        let inner = &mut self.inner;
+        let inner = &mut *self.inner;
         let mut shard_flows = |shard: usize| {
-            let rows = rows_of_shard(batch, shard, num_shards);
-            if rows.is_empty() {
-                reports.push(BatchReport::default());
-                return Ok(vec![T::default(); len]);
+            let report = add_shard(inner, batch, (shard, num_shards), gain, added)?;
+            reports.push(report.unwrap_or_default());
+            match report {
+                Some(_) => T::from_tensor(inner.take_flows(added, &spans)?),
+                None => Ok(vec![T::default(); len]),
             }
-            let report = match rows.len() == batch.num_rows() && batch.part().is_none() {
-                true => inner.add_flows(batch, gain, added)?,
-                false => inner.add_flows(&batch.slice(rows), gain, added)?,
-            };
-            reports.push(report);
-            T::from_tensor(inner.take_flows(added, &spans)?)
         };
         let partials = partials(own, num_shards, &mut shard_flows)?;
         Ok(OwnFlows { partials, rows, reports })
+    }
+
+    /// Between devices: of whole buffers.
+    fn sum_on_devices(&mut self, batch: &Batch, gain: f64, precision: FlowPrecision) -> Result<(Sum, BatchReport)> {
+        let begun = Instant::now();
+        let mine = self.own_flows_on_device(batch, gain, precision);
+        self.ranks.add_compute(begun.elapsed());
+        let begun = Instant::now();
+        let mut calls = self.ranks.calls();
+        // As by way of the host: nobody waits for a rank that failed.
+        let said = calls.gather(&message(mine.as_ref(), digest_of(batch)))?;
+        let (_, report) = understood(&said, 0)?;
+        let partials = mine?.partials;
+        let mut received = (said.iter().map(Vec::len).sum::<usize>() - said[calls.rank()].len()) as u64;
+        if calls.num_ranks() > 1 {
+            let num_shards = self.ranks.num_shards();
+            let device = self.inner.device_sums();
+            let done = device.and_then(|d| d.sum(&partials, num_shards, &Patience::new(&|| calls.lost())));
+            // A rank that is gone, or has failed, must not leave others a step ahead.
+            received += confirm(&mut **calls, done)?;
+        }
+        drop(calls);
+        self.ranks.add_sum(begun.elapsed(), received);
+        Ok((Sum::OnDevice(partials[0]), report))
+    }
+
+    /// Partial sums of this rank's shards, added up where they are.
+    fn own_flows_on_device(
+        &mut self,
+        batch: &Batch,
+        gain: f64,
+        precision: FlowPrecision,
+    ) -> Result<OwnFlows<Vec<FlowsId>>> {
+        let own = self.checked_shards(batch)?;
+        let num_shards = self.ranks.num_shards();
+        let (steps, count) = own_steps(own.clone(), num_shards);
+        let buffers = &mut self.buffers[precision as usize];
+        grow(&mut *self.inner, buffers, count, precision)?;
+        let mut reports = Vec::new();
+        for step in steps {
+            match step {
+                Step::Shard { shard, into } => {
+                    self.inner.scale(buffers[into], 0.0)?;
+                    let report = add_shard(&mut *self.inner, batch, (shard, num_shards), gain, buffers[into])?;
+                    reports.push(report.unwrap_or_default());
+                }
+                Step::Add { from, into } => self.inner.add_scaled(buffers[from], 1.0, buffers[into])?,
+            }
+        }
+        let partials = buffers[..subtrees(own, num_shards).len()].to_vec();
+        Ok(OwnFlows { partials, rows: RowSet::none(0), reports })
+    }
+
+    /// The shards of this rank, and no surprises in their rows.
+    fn checked_shards(&self, batch: &Batch) -> Result<Range<usize>> {
+        let own = self.own_shards(batch)?;
+        if batch.part().is_some() {
+            self.circuit().check_batch(batch)?; // nobody else has looked at these rows
+        }
+        Ok(own)
+    }
+
+    /// Adds a sum to a buffer.
+    fn put(&mut self, sum: &Sum, into: FlowsId) -> Result<()> {
+        match sum {
+            Sum::OnHost(spans, numbers) => self.inner.put_flows(into, spans, numbers),
+            Sum::OnDevice(sum) => self.inner.add_scaled(*sum, 1.0, into),
+        }
     }
 
     /// Log-likelihoods of a batch, by shards of it, on every rank.
@@ -209,13 +330,36 @@ impl Replicated {
     }
 }
 
-/// What a rank has of a sum.
-struct OwnFlows<T> {
-    partials: Vec<Vec<T>>,
-    /// Rows of a flow buffer that they are of.
-    rows: RowSet,
-    /// Of each of its shards.
-    reports: Vec<BatchReport>,
+/// A sum over all shards.
+enum Sum {
+    /// Numbers of some stretches of a flow buffer, one after the other.
+    OnHost(Vec<Range<usize>>, Tensor),
+    /// A whole buffer of the inner backend's; until the next sum.
+    OnDevice(FlowsId),
+}
+
+/// Adds the flows of a shard's rows to a buffer, if it has any.
+fn add_shard(
+    inner: &mut dyn Backend,
+    batch: &Batch,
+    (shard, num_shards): (usize, usize),
+    gain: f64,
+    into: FlowsId,
+) -> Result<Option<BatchReport>> {
+    let rows = rows_of_shard(batch, shard, num_shards);
+    match rows.len() {
+        0 => Ok(None),
+        all if all == batch.num_rows() && batch.part().is_none() => inner.add_flows(batch, gain, into).map(Some),
+        _ => inner.add_flows(&batch.slice(rows), gain, into).map(Some),
+    }
+}
+
+/// Makes buffers until there are so many.
+fn grow(inner: &mut dyn Backend, have: &mut Vec<FlowsId>, count: usize, precision: FlowPrecision) -> Result<()> {
+    while have.len() < count {
+        have.push(inner.new_flows(precision)?);
+    }
+    Ok(())
 }
 
 /// The variables that read each table with many categories.
@@ -254,88 +398,6 @@ fn rows_of_shard(batch: &Batch, shard: usize, num_shards: usize) -> Range<usize>
         Some(part) => part.range(shard),
         None => shards_of(shard, num_shards, batch.num_rows()),
     }
-}
-
-/// What a rank found in its shards, and of which rows it has flows; or why it could not look.
-fn message<T>(found: std::result::Result<&OwnFlows<T>, &Error>, digest: u64) -> Vec<u8> {
-    let found = match found {
-        Err(error) => return std::iter::once(1).chain(error.to_string().into_bytes()).collect(),
-        Ok(found) => found,
-    };
-    let mut bytes = vec![0];
-    bytes.extend(digest.to_le_bytes());
-    bytes.extend(found.rows.to_bytes());
-    for report in &found.reports {
-        let BatchReport { num_rows, weight, log_likelihood, possible_weight, impossible_rows, rescued_rows } = *report;
-        for count in [num_rows, impossible_rows, rescued_rows] {
-            bytes.extend((count as f64).to_le_bytes());
-        }
-        for number in [weight, log_likelihood, possible_weight] {
-            bytes.extend(number.to_le_bytes());
-        }
-    }
-    bytes
-}
-
-/// Numbers of a shard's report in a message.
-const REPORT_NUMBERS: usize = 6;
-
-/// The rows that each rank has flows of, and the report of all shards, added up in their order, from what every rank
-/// said.
-fn understood(said: &[Vec<u8>], num_rows: usize) -> Result<(Vec<RowSet>, BatchReport)> {
-    let mut whole = BatchReport::default();
-    if let Some((rank, text)) = said.iter().enumerate().find(|(_, said)| said.first() == Some(&1)) {
-        return Err(of_rank(rank, &String::from_utf8_lossy(&text[1..])));
-    }
-    let mut sets = Vec::with_capacity(said.len());
-    for (rank, bytes) in said.iter().enumerate() {
-        if bytes.get(1..9) != said[0].get(1..9) {
-            return Err(Error::state(format!(
-                "rank {rank} has other rows than rank 0 in the same batch: every rank must be given the same data"
-            )));
-        }
-        let Some((set, numbers)) = bytes[9..].split_at_checked(RowSet::num_bytes(num_rows)) else {
-            return Err(of_rank(rank, "has another circuit than rank 0"));
-        };
-        sets.push(RowSet::from_bytes(set));
-        let numbers: Vec<f64> = numbers.chunks_exact(8).map(number).collect();
-        for report in numbers.chunks_exact(REPORT_NUMBERS) {
-            let [num_rows, impossible_rows, rescued_rows] = [report[0], report[1], report[2]].map(|n| n as usize);
-            let [weight, log_likelihood, possible_weight] = [report[3], report[4], report[5]];
-            let found =
-                BatchReport { num_rows, weight, log_likelihood, possible_weight, impossible_rows, rescued_rows };
-            whole.add(&found);
-        }
-    }
-    Ok((sets, whole))
-}
-
-fn number(bytes: &[u8]) -> f64 {
-    f64::from_le_bytes(bytes.try_into().expect("eight bytes"))
-}
-
-/// A failure of one rank, which ends all of them.
-fn of_rank(rank: usize, text: &str) -> Error {
-    Error::new(ErrorKind::Cluster, format!("rank {rank}: {text}"))
-}
-
-/// Tells global batches apart, as far as every rank knows them.
-fn digest_of(batch: &Batch) -> u64 {
-    let mut digest = 0xcbf2_9ce4_8422_2325u64 ^ batch.num_global_rows() as u64;
-    let mut take = |bits: u64| digest = (digest ^ bits).wrapping_mul(0x0100_0000_01b3).rotate_left(17);
-    if let Some(part) = batch.part() {
-        part.rows.iter().for_each(|&rows| take(rows as u64));
-        take(part.weight.to_bits());
-        return digest;
-    }
-    for var in 0..batch.num_vars() {
-        let column = batch.column(var);
-        for row in 0..batch.num_rows() {
-            take(if batch.is_missing(row, var) { u64::MAX } else { column.real(row).to_bits() });
-        }
-    }
-    (0..batch.num_rows()).for_each(|row| take(u64::from(batch.weight(row).to_bits())));
-    digest
 }
 
 /// A number that a saved buffer may be made of.
@@ -377,6 +439,15 @@ impl Backend for Replicated {
 
     fn phase_seconds(&self) -> PhaseSeconds {
         self.inner.phase_seconds()
+    }
+
+    fn device_name(&self) -> String {
+        self.inner.device_name()
+    }
+
+    fn meet(&mut self) -> Result<Option<String>> {
+        self.is_on_devices()?;
+        Ok(self.meeting.as_ref().and_then(|meeting| meeting.sentence.clone()))
     }
 
     fn params(&self) -> Result<Params> {
@@ -422,15 +493,11 @@ impl Backend for Replicated {
         if let Some((flows, factor)) = put_off.filter(|(flows, _)| *flows != into) {
             self.inner.scale(flows, factor)?;
         }
-        let added = self.added[precision as usize];
-        let (spans, sum, report) = match precision {
-            FlowPrecision::Single => self.sum_flows::<f32>(batch, gain, added)?,
-            FlowPrecision::Double => self.sum_flows::<f64>(batch, gain, added)?,
-        };
+        let (sum, report) = self.sum_flows(batch, gain, precision)?;
         if let Some((flows, factor)) = put_off.filter(|(flows, _)| *flows == into) {
             self.inner.scale(flows, factor)?;
         }
-        self.inner.put_flows(into, &spans, &sum)?;
+        self.put(&sum, into)?;
         Ok(report)
     }
 
@@ -445,8 +512,15 @@ impl Backend for Replicated {
             self.circuit().check_batch(batch)?; // the same on all ranks
         }
         self.settle()?;
-        let (spans, sum, report) = self.sum_flows::<f32>(batch, step.gain, self.added[0])?;
-        self.inner.em_step_with(step, &spans, &sum)?;
+        let (sum, report) = self.sum_flows(batch, step.gain, FlowPrecision::Single)?;
+        match &sum {
+            Sum::OnHost(spans, numbers) => self.inner.em_step_with(step, spans, numbers)?,
+            Sum::OnDevice(_) => {
+                self.inner.scale(step.flows, step.keep)?;
+                self.put(&sum, step.flows)?;
+                step.update_by_verbs(&mut *self.inner)?;
+            }
+        }
         Ok(report)
     }
 

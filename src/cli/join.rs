@@ -41,7 +41,9 @@ pub(super) fn join(word: &str) -> Result<Option<Ranks>> {
             let cluster = mpi::join().map_err(|e| e.at(flag))?;
             super::no_memory::name_rank(cluster.rank());
             let num_ranks = cluster.num_ranks();
-            return Ranks::new(Box::new(cluster), num_ranks).map(Some);
+            let mut ranks = Ranks::new(Box::new(cluster), num_ranks)?;
+            ranks.find_local_rank()?;
+            return Ok(Some(ranks));
         }
         Ok(None)
     }

@@ -12,7 +12,7 @@ use super::service::Service;
 use super::{join, runtime, words};
 use crate::backend::PlaceSpec;
 use crate::backend::cpu::IsaCap;
-use crate::backend::{Device, TrainingPrecision};
+use crate::backend::{ClusterSums, Device, TrainingPrecision};
 use crate::error::{Error, Result};
 use crate::pipeline::observer::{Event, Observer};
 use crate::pipeline::run::{RESOLVED, TrainOptions, train};
@@ -55,6 +55,10 @@ pub(super) struct TrainArgs {
     /// batch.shards of at least as many
     #[arg(long, default_value = "auto", value_parser = words::CLUSTERS, hide_possible_values = true)]
     cluster: String,
+    /// How flows of several processes are summed: nccl between their GPUs, host by way of their memory, or auto, which
+    /// is nccl where every process can; the numbers do not depend on it
+    #[arg(long, default_value = "auto", value_parser = words::CLUSTER_SUMS, hide_possible_values = true)]
+    cluster_sums: String,
     /// Show metrics to Prometheus at this address: a port of this machine, or an IP address and a port
     #[arg(long, value_name = "ADDR")]
     metrics_addr: Option<String>,
@@ -70,7 +74,7 @@ pub(super) struct TrainArgs {
 #[derive(Args, Clone, Debug)]
 pub(super) struct MachineArgs {
     /// Where the circuit lives: auto, cpu, cuda:N, or several GPUs such as cuda:0,1; auto is the first GPU if there is
-    /// one, otherwise the CPU
+    /// one (of several processes on a machine, each takes the next), otherwise the CPU
     #[arg(long, default_value = "auto", value_parser = words::DEVICES, hide_possible_values = true)]
     device: String,
     /// Worker threads (all cores if left out); the numbers do not depend on it
@@ -118,7 +122,8 @@ impl MachineArgs {
 fn understand_place(args: &TrainArgs) -> Result<PlaceSpec> {
     let place = args.machine.understand()?;
     let precision = args.precision.as_deref().map(|name| understand_precision(name, place.device)).transpose()?;
-    Ok(PlaceSpec { isa: understand_isa(args.isa.as_deref())?, precision, ..place })
+    let sums = args.cluster_sums.trim().parse().map_err(|e: Error| e.at("--cluster-sums"))?;
+    Ok(PlaceSpec { isa: understand_isa(args.isa.as_deref())?, precision, sums, ..place })
 }
 
 /// The precision that `--precision` names, if the device has it.
@@ -165,6 +170,11 @@ pub(super) fn run(args: &TrainArgs) -> Outcome {
     let team = Team::new(ranks.as_ref());
     let understood = understand(args);
     let outcome = runtime.block_on(team.agree(understood)).and_then(|(understood, mut options)| {
+        if ranks.is_none() && options.place.sums == ClusterSums::Nccl {
+            return Err(Error::option(
+                "--cluster-sums nccl: this process is alone; start several with a launcher (mpiexec, srun)",
+            ));
+        }
         if let Some(ranks) = &ranks {
             options.place.ranks = Some(ranks.with_shards(understood.spec.batch.shards)?); // refused alike by all
         }

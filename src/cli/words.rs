@@ -24,6 +24,8 @@ pub(super) const PRECISIONS: Words = Words::These(&["f32", "tf32", "bf16x3", "bf
 pub(super) const ISAS: Words = Words::These(&["auto", "scalar", "avx2", "avx512", "amx"]);
 /// Clusters.
 pub(super) const CLUSTERS: Words = Words::These(&["auto", "off", "mpi"]);
+/// Ways to sum flows over ranks.
+pub(super) const CLUSTER_SUMS: Words = Words::These(&["auto", "host", "nccl"]);
 /// Circuits of a benchmark on made-up rows.
 pub(super) const CIRCUITS: Words = Words::These(&["hmm", "monarch", "hclt", "pdhclt"]);
 /// Parts of a row that can be hidden or kept.

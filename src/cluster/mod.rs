@@ -20,6 +20,7 @@ mod threads;
 use std::ops::Range;
 
 pub use self::alone::Alone;
+pub(crate) use self::ranks::host_name;
 pub use self::ranks::{Costs, Ranks};
 pub use self::threads::Threads;
 use crate::error::Result;
@@ -76,6 +77,12 @@ pub trait Cluster: Send {
     /// Returns true if the others can go on without a rank that is gone.
     fn can_shrink(&self) -> bool {
         false
+    }
+
+    /// A rank that is known to be gone, if this can be told without waiting for anybody. Asked while this rank waits
+    /// for others elsewhere, in a sum between devices.
+    fn lost(&self) -> Option<usize> {
+        None
     }
 
     /// After a rank was lost: makes the others a cluster again, with ranks numbered anew in the old order. Called by

@@ -12,6 +12,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Ranks {
     cluster: Arc<Mutex<Box<dyn Cluster>>>,
     num_shards: usize,
+    /// Which of the ranks of its machine this one is, from 0.
+    local_rank: usize,
     costs: Arc<Mutex<Costs>>,
 }
 
@@ -32,7 +34,22 @@ impl Ranks {
     /// Refuses more ranks than shards: a rank would have nothing to do.
     pub fn new(cluster: Box<dyn Cluster>, num_shards: usize) -> Result<Self> {
         check(cluster.num_ranks(), num_shards)?;
-        Ok(Self { cluster: Arc::new(Mutex::new(cluster)), num_shards, costs: Arc::default() })
+        Ok(Self { cluster: Arc::new(Mutex::new(cluster)), num_shards, local_rank: 0, costs: Arc::default() })
+    }
+
+    /// Finds out which of the ranks of its machine this one is; 0 before. Collective.
+    pub fn find_local_rank(&mut self) -> Result<()> {
+        let (rank, hosts) = {
+            let mut calls = self.calls();
+            (calls.rank(), calls.gather(host_name().as_bytes())?)
+        };
+        self.local_rank = hosts[..rank].iter().filter(|host| **host == hosts[rank]).count();
+        Ok(())
+    }
+
+    /// Which of the ranks of its machine this one is, from 0.
+    pub fn local_rank(&self) -> usize {
+        self.local_rank
     }
 
     /// The same ranks with another number of shards.
@@ -117,6 +134,12 @@ impl Ranks {
         let calls = self.calls();
         shards_of(calls.rank(), calls.num_ranks(), self.num_shards)
     }
+}
+
+/// What this machine is called; containers with names of their own are machines.
+pub(crate) fn host_name() -> String {
+    // Where GPUs and launchers are, this file is; elsewhere every rank is taken to be on one machine.
+    std::fs::read_to_string("/proc/sys/kernel/hostname").map_or_else(|_| String::new(), |name| name.trim().to_string())
 }
 
 /// A rank without a shard would have nothing to do.

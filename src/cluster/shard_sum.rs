@@ -9,6 +9,9 @@
 //!
 //! Vectors may be zero but for some rows ([`sum_of_rows`]): a rank sends the rows that its own shards have, and gets
 //! back those that any has.
+//!
+//! Where vectors stay on devices, the same additions are made there: [`own_steps`] says which of a rank's own shards
+//! are added up where, [`additions`] how partial sums of all ranks are.
 
 use std::collections::HashMap;
 use std::ops::{AddAssign, Range};
@@ -95,6 +98,65 @@ pub fn partials<T: Number>(
     shard: &mut dyn FnMut(usize) -> Result<Vec<T>>,
 ) -> Result<Vec<Vec<T>>> {
     subtrees(range, num_shards).into_iter().map(|node| sum_of(node, shard)).collect()
+}
+
+/// A step on the way to a rank's partial sums, in buffers that are numbered from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Replaces what a buffer has by the vector of a shard.
+    Shard {
+        /// Which shard.
+        shard: usize,
+        /// Which buffer.
+        into: usize,
+    },
+    /// Adds one buffer to another.
+    Add {
+        /// What is added.
+        from: usize,
+        /// What it is added to.
+        into: usize,
+    },
+}
+
+/// How a rank adds up its own shards: after these steps the first buffers hold its partial sums, one per subtree of its
+/// range. Shards are asked for in order. Returns the number of buffers beside them.
+pub fn own_steps(range: Range<usize>, num_shards: usize) -> (Vec<Step>, usize) {
+    fn walk(node: Range<usize>, into: usize, steps: &mut Vec<Step>) -> usize {
+        if node.len() == 1 {
+            steps.push(Step::Shard { shard: node.start, into });
+            return into + 1;
+        }
+        let middle = middle(&node);
+        let left = walk(node.start..middle, into, steps);
+        let right = walk(middle..node.end, into + 1, steps);
+        steps.push(Step::Add { from: into + 1, into });
+        left.max(right)
+    }
+    let mut steps = Vec::new();
+    let nodes = subtrees(range, num_shards).into_iter().enumerate();
+    let buffers = nodes.map(|(into, node)| walk(node, into, &mut steps)).max().unwrap_or(0);
+    (steps, buffers)
+}
+
+/// How the partial sums of all ranks, one per subtree and in the order of shards, become the sum: each step adds the
+/// second of two to the first, and after all of them the very first is the sum.
+pub fn additions(num_ranks: usize, num_shards: usize) -> Vec<(usize, usize)> {
+    fn walk(node: Range<usize>, leaves: &[Range<usize>], steps: &mut Vec<(usize, usize)>) -> usize {
+        if let Some(leaf) = leaves.iter().position(|leaf| *leaf == node) {
+            return leaf;
+        }
+        let middle = middle(&node);
+        let left = walk(node.start..middle, leaves, steps);
+        let right = walk(middle..node.end, leaves, steps);
+        steps.push((left, right));
+        left
+    }
+    let of_rank = |rank| subtrees(shards_of(rank, num_ranks, num_shards), num_shards);
+    let leaves: Vec<Range<usize>> = (0..num_ranks).flat_map(of_rank).collect();
+    let mut steps = Vec::new();
+    walk(0..num_shards, &leaves, &mut steps);
+    steps
 }
 
 fn add<T: Number>(into: &mut [T], more: &[T]) {
@@ -269,6 +331,41 @@ mod tests {
             for got in sum_on(ranks, num_shards, len) {
                 prop_assert_eq!(&got, &want);
             }
+        }
+
+        #[test]
+        fn steps_in_buffers_give_the_same_bits(num_shards in 1usize..20, ranks in 1usize..8, len in 1usize..50) {
+            let ranks = ranks.min(num_shards);
+            let one = partials(0..num_shards, num_shards, &mut |shard| Ok(vector(shard, len))).unwrap();
+            let (want, _) = sum_over_ranks(&mut Alone, num_shards, one, len).unwrap();
+            let mut leaves = Vec::new();
+            for rank in 0..ranks {
+                let range = shards_of(rank, ranks, num_shards);
+                let (steps, count) = own_steps(range.clone(), num_shards);
+                prop_assert!(count <= subtrees(range.clone(), num_shards).len() + num_shards.ilog2() as usize + 1);
+                let mut buffers = vec![vec![f32::NAN; len]; count];
+                let mut asked = Vec::new();
+                for step in steps {
+                    match step {
+                        Step::Shard { shard, into } => {
+                            asked.push(shard);
+                            buffers[into] = vector(shard, len);
+                        }
+                        Step::Add { from, into } => {
+                            let more = buffers[from].clone();
+                            add(&mut buffers[into], &more);
+                        }
+                    }
+                }
+                prop_assert!(asked.into_iter().eq(range.clone()));
+                leaves.extend(buffers.into_iter().take(subtrees(range, num_shards).len()));
+            }
+            for (into, from) in additions(ranks, num_shards) {
+                let more = leaves[from].clone();
+                add(&mut leaves[into], &more);
+            }
+            let bits = |vector: &[f32]| vector.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            prop_assert_eq!(bits(&leaves[0]), bits(&want));
         }
 
         #[test]

@@ -180,6 +180,11 @@ impl Cluster for Threads {
         true
     }
 
+    fn lost(&self) -> Option<usize> {
+        let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.members.iter().position(|&member| state.gone[member])
+    }
+
     fn shrink(&mut self) -> Result<Vec<usize>> {
         // Who is left must be seen alike by all: those that come to a meeting of the survivors, and nobody else can.
         loop {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::keeper::{KEPT, Keeper};
 use super::{Checkpoint, CheckpointFolder, DEFAULT_MEAN_ROWS, Identity, Learner, circuit_digest};
-use crate::backend::{Device, PlaceSpec, TrainingPrecision};
+use crate::backend::{ClusterSums, Device, PlaceSpec, TrainingPrecision};
 use crate::circuit::{Circuit, Params, Smoothing};
 use crate::cluster::{Cluster, Ranks};
 use crate::data::Batch;
@@ -108,6 +108,13 @@ impl LearnerBuilder {
             Ok(ranks) => self.place.ranks = Some(ranks),
             Err(error) => self.no_cluster = Some(error),
         }
+        self
+    }
+
+    /// By which way the flows of ranks are summed: by default between GPUs where every rank has one of its own, and
+    /// otherwise by way of the host. The bits do not depend on it.
+    pub fn cluster_sums(mut self, sums: ClusterSums) -> Self {
+        self.place.sums = sums;
         self
     }
 

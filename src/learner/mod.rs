@@ -244,6 +244,13 @@ impl Learner {
             self.ask(|reply| Command::PhaseSeconds { reply }).await
         }
 
+        /// Agrees with the other ranks, where there are any, on how flows are summed; every rank calls it, or none. If
+        /// left out, ranks agree before their first sum. Returns a sentence for the user, where there is a choice: who
+        /// computes where, and by which way flows are summed.
+        pub async fn meet / meet_blocking(&self) -> Result<Option<String>> {
+            self.ask(|reply| Command::Meet { reply }).await
+        }
+
         /// How many states of its latents the circuit uses at this moment.
         pub async fn states_in_use / states_in_use_blocking(&self) -> Result<StatesInUse> {
             self.ask(|reply| Command::StatesInUse { reply }).await

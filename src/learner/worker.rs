@@ -60,6 +60,9 @@ pub(super) enum Command {
     PhaseSeconds {
         reply: Reply<PhaseSeconds>,
     },
+    Meet {
+        reply: Reply<Option<String>>,
+    },
     StatesInUse {
         reply: Reply<StatesInUse>,
     },
@@ -201,6 +204,10 @@ impl Worker {
             }
             Command::PhaseSeconds { reply } => {
                 let answer = Ok(self.backend.phase_seconds());
+                self.answer_query(clock, &reply, answer)
+            }
+            Command::Meet { reply } => {
+                let answer = self.backend.meet();
                 self.answer_query(clock, &reply, answer)
             }
             Command::StatesInUse { reply } => {

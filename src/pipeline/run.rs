@@ -199,6 +199,11 @@ async fn train_from(
     let built = unless_one_is_stopped(team, built).await?;
     let Some(Built { learner, start: own_start }) = built else { return Ok(stopped_before_it_began(observer)) };
     let start = start.or(own_start);
+    if let Some(told) = learner.meet().await?
+        && team.is_first()
+    {
+        observer.event(&Event::Note(told));
+    }
     let found = learner.place();
     record.memory_budget = if found.device.is_cuda() { place.memory_budget } else { Some(place.memory_budget()) };
     record.isa = Some(place.isa.unwrap_or_default());

@@ -10,4 +10,5 @@ mod cli;
 mod emulator;
 mod kernel_runs;
 mod kernels;
+mod ranks;
 mod scripts;

@@ -1,7 +1,8 @@
 //! Collectives between the devices of one process: what NCCL does, one rank after another.
 //!
 //! Each rank's call goes into its stream. When the streams of all ranks have come to it, it runs, adding in the order
-//! of the ranks, so that results do not depend on who came first. Exported by `nccl`.
+//! of the ranks, so that results do not depend on who came first. A group of sends and receives is such a call, too:
+//! all ranks of a communicator make one. Exported by `nccl`.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,8 +26,10 @@ pub struct Cliques {
 #[derive(Debug, Default)]
 struct Clique {
     size: usize,
-    /// Calls that have not run: for each rank its part.
-    calls: BTreeMap<u64, Vec<Option<Call>>>,
+    /// Ranks that have joined, and their devices.
+    joined: BTreeMap<usize, usize>,
+    /// Calls that have not run: for each rank its part. That of a rank which gave up never comes again.
+    calls: BTreeMap<u64, Vec<Option<Part>>>,
 }
 
 /// A member of a group.
@@ -39,7 +42,40 @@ pub struct Comm {
     pub device: usize,
     /// How many ranks there are.
     pub size: usize,
+    /// It does not wait in calls: whoever calls asks until it is ready.
+    pub asks: bool,
+    /// It will say once more that it is not ready.
+    is_busy: bool,
     next_call: u64,
+}
+
+/// One rank's part of what ranks do together.
+#[derive(Debug, Clone)]
+enum Part {
+    Call(Call),
+    Moves { stream: Handle, moves: Vec<Move> },
+}
+
+impl Part {
+    fn stream(&self) -> Handle {
+        match self {
+            Part::Call(call) => call.stream,
+            Part::Moves { stream, .. } => *stream,
+        }
+    }
+}
+
+/// A send or a receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// Whether bytes go to the peer, or come from it.
+    pub is_send: bool,
+    /// The other rank.
+    pub peer: usize,
+    /// Device address read or written.
+    pub address: u64,
+    /// How many bytes.
+    pub bytes: usize,
 }
 
 /// One rank's part of a collective.
@@ -98,7 +134,8 @@ impl Element {
         all.get(usize::try_from(number).ok()?).copied()
     }
 
-    fn bytes(self) -> usize {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
         match self {
             Element::Int8 | Element::Uint8 => 1,
             Element::Float16 | Element::Bfloat16 => 2,
@@ -128,26 +165,34 @@ impl Reduction {
 }
 
 impl System {
-    /// One rank joins the group with this id.
-    pub fn comm_init(&mut self, id: u64, rank: usize, size: usize, device: usize) -> Result<Handle, Code> {
+    /// One rank joins the group with this id. `asks`: its calls do not wait.
+    pub fn comm_init(&mut self, id: u64, rank: usize, size: usize, device: usize, asks: bool) -> Result<Handle, Code> {
         self.status(device)?;
         if rank >= size || device >= self.devices.len() {
             return Err(Code::InvalidValue);
         }
-        let clique = match self.cliques.by_id.get(&id) {
+        let handle = match self.cliques.by_id.get(&id) {
             Some(&clique) => clique,
             None => {
                 let clique = self.new_handle();
-                self.cliques.cliques.insert(clique, Clique { size, calls: BTreeMap::new() });
+                self.cliques.cliques.insert(clique, Clique { size, ..Clique::default() });
                 self.cliques.by_id.insert(id, clique);
                 clique
             }
         };
-        if self.cliques.cliques[&clique].size != size {
+        let clique = self.cliques.cliques.get_mut(&handle).ok_or(Code::InvalidHandle)?;
+        if clique.size != size || clique.joined.contains_key(&rank) {
             return Err(Code::InvalidValue);
         }
+        if clique.joined.values().any(|other| *other == device) {
+            self.report(&format!("rank {rank} joins with device {device}, which another rank has"));
+            return Err(Code::NotSupported);
+        }
+        clique.joined.insert(rank, device);
         let comm = self.new_handle();
-        self.cliques.comms.insert(comm, Comm { clique, rank, device, size, next_call: 0 });
+        self.cliques
+            .comms
+            .insert(comm, Comm { clique: handle, rank, device, size, asks, is_busy: false, next_call: 0 });
         Ok(comm)
     }
 
@@ -156,23 +201,75 @@ impl System {
         self.cliques.comms.get(&comm).ok_or(Code::InvalidHandle)
     }
 
+    /// Whether a member that asks may call again: all ranks are there, and its last call has been taken.
+    pub fn comm_is_ready(&mut self, comm: Handle) -> Result<bool, Code> {
+        let member = self.cliques.comms.get_mut(&comm).ok_or(Code::InvalidHandle)?;
+        let was_busy = std::mem::take(&mut member.is_busy);
+        let member = *member;
+        Ok(!was_busy && self.is_complete(&member))
+    }
+
+    fn is_complete(&self, member: &Comm) -> bool {
+        !member.asks
+            || self.cliques.cliques.get(&member.clique).is_some_and(|clique| clique.joined.len() == clique.size)
+    }
+
     /// A member leaves.
     pub fn comm_destroy(&mut self, comm: Handle) -> Result<(), Code> {
         self.cliques.comms.remove(&comm).map(drop).ok_or(Code::InvalidHandle)
     }
 
+    /// A member gives up: what it has in its streams and has not run will not, and other ranks wait for it in vain.
+    pub fn comm_abort(&mut self, comm: Handle) -> Result<(), Code> {
+        let member = self.cliques.comms.remove(&comm).ok_or(Code::InvalidHandle)?;
+        let Some(clique) = self.cliques.cliques.get_mut(&member.clique) else { return Ok(()) };
+        let given_up: Vec<(u64, Handle)> = clique
+            .calls
+            .iter_mut()
+            .filter_map(|(index, parts)| Some((*index, parts[member.rank].take()?.stream())))
+            .collect();
+        for (index, stream) in given_up {
+            self.drop_collective(stream, (member.clique, index));
+        }
+        Ok(())
+    }
+
     /// One rank calls a collective.
     pub fn collective(&mut self, comm: Handle, call: Call) -> Result<(), Code> {
-        let member = self.cliques.comms.get_mut(&comm).ok_or(Code::InvalidHandle)?;
-        let (clique, rank, index, device) = (member.clique, member.rank, member.next_call, member.device);
-        member.next_call += 1;
-        if self.live_stream(call.stream)?.device != device || call.root >= self.cliques.cliques[&clique].size {
+        let member = *self.comm(comm)?;
+        if call.root >= member.size {
             return Err(Code::InvalidValue);
         }
+        self.take_part(comm, Part::Call(call))
+    }
+
+    /// One rank's group of sends and receives.
+    pub fn exchange(&mut self, comm: Handle, stream: Handle, moves: Vec<Move>) -> Result<(), Code> {
+        let member = *self.comm(comm)?;
+        if moves.iter().any(|one| one.peer >= member.size) {
+            return Err(Code::InvalidValue);
+        }
+        self.take_part(comm, Part::Moves { stream, moves })
+    }
+
+    fn take_part(&mut self, comm: Handle, part: Part) -> Result<(), Code> {
+        let stream = part.stream();
+        let member = *self.comm(comm)?;
+        if self.live_stream(stream)?.device != member.device {
+            return Err(Code::InvalidValue);
+        }
+        if member.is_busy || !self.is_complete(&member) {
+            self.report("a communicator is called that has not said that it is ready");
+            return Err(Code::InvalidValue);
+        }
+        let (clique, index) = (member.clique, member.next_call);
+        let member = self.cliques.comms.get_mut(&comm).ok_or(Code::InvalidHandle)?;
+        (member.next_call, member.is_busy) = (index + 1, member.asks);
+        let rank = member.rank;
         let clique_state = self.cliques.cliques.get_mut(&clique).ok_or(Code::InvalidHandle)?;
         let parts = clique_state.calls.entry(index).or_insert_with(|| vec![None; clique_state.size]);
-        parts[rank] = Some(call);
-        self.submit(call.stream, Op::Collective((clique, index))).map(drop)
+        parts[rank] = Some(part);
+        self.submit(stream, Op::Collective((clique, index))).map(drop)
     }
 
     /// Runs a collective if all ranks have come to it.
@@ -180,33 +277,79 @@ impl System {
         let Some(parts) = self.cliques.cliques.get(&id.0).and_then(|c| c.calls.get(&id.1)).cloned() else {
             return Progress::Done;
         };
-        let Some(calls) = parts.into_iter().collect::<Option<Vec<Call>>>() else { return Progress::Blocked };
-        for call in &calls {
-            while !self.is_at_collective(call.stream, id) {
+        let Some(parts) = parts.into_iter().collect::<Option<Vec<Part>>>() else { return Progress::Blocked };
+        let streams: Vec<Handle> = parts.iter().map(Part::stream).collect();
+        for &stream in &streams {
+            while !self.is_at_collective(stream, id) {
                 // The rank's stream has older work; if that cannot run, neither can this.
-                let before = self.first_seq(call.stream);
+                let before = self.first_seq(stream);
                 let Some(seq) = before else { return Progress::Blocked };
-                if self.run_until(call.stream, seq) == Progress::Blocked {
+                if self.run_until(stream, seq) == Progress::Blocked {
                     return Progress::Blocked;
                 }
             }
         }
-        let devices: Vec<usize> = calls.iter().map(|c| self.streams[&c.stream].device).collect();
+        let devices: Vec<usize> = streams.iter().map(|stream| self.streams[stream].device).collect();
         if devices.iter().all(|&d| self.devices[d].sticky.is_none())
-            && let Err(fault) = self.reduce(&calls, &devices)
+            && let Err(fault) = self.run_parts(&parts, &devices)
         {
             self.report(&fault.what);
             for &device in &devices {
                 self.devices[device].sticky.get_or_insert(fault.code);
             }
         }
-        for call in &calls {
-            self.pop_collective(call.stream, id);
+        for stream in streams {
+            self.pop_collective(stream, id);
         }
         if let Some(clique) = self.cliques.cliques.get_mut(&id.0) {
             clique.calls.remove(&id.1);
         }
         Progress::Done
+    }
+
+    fn run_parts(&mut self, parts: &[Part], devices: &[usize]) -> Result<(), Fault> {
+        let calls = parts.iter().map(|part| if let Part::Call(call) = part { Some(*call) } else { None });
+        if let Some(calls) = calls.collect::<Option<Vec<Call>>>() {
+            return self.reduce(&calls, devices);
+        }
+        let moves = parts.iter().map(|part| if let Part::Moves { moves, .. } = part { Some(&moves[..]) } else { None });
+        match moves.collect::<Option<Vec<&[Move]>>>() {
+            Some(moves) => self.move_all(&moves, devices),
+            None => {
+                let what = "some ranks call a collective where others send and receive: they must agree";
+                Err(Fault::new(Code::LaunchFailed, what))
+            }
+        }
+    }
+
+    /// Sends and receives between the same two ranks meet in their order. All bytes are read before any is written.
+    fn move_all(&mut self, moves: &[&[Move]], devices: &[usize]) -> Result<(), Fault> {
+        let wrong = |what: String| Err(Fault::new(Code::LaunchFailed, what));
+        let mut arriving = Vec::new();
+        for from in 0..moves.len() {
+            for to in 0..moves.len() {
+                let sent: Vec<&Move> = moves[from].iter().filter(|m| m.is_send && m.peer == to).collect();
+                let received: Vec<&Move> = moves[to].iter().filter(|m| !m.is_send && m.peer == from).collect();
+                let lens = |moves: &[&Move]| moves.iter().map(|one| one.bytes).collect::<Vec<_>>();
+                let (out, into) = (lens(&sent), lens(&received));
+                if out != into {
+                    return wrong(format!("rank {from} sends {out:?} bytes to rank {to}, which receives {into:?}"));
+                }
+                for (sent, received) in sent.into_iter().zip(received) {
+                    let (region, at) = self.devices[devices[from]].memory.range(sent.address, sent.bytes)?;
+                    if !region.bytes.is_written(at, sent.bytes) {
+                        return wrong(format!("rank {from} sends memory to rank {to} that was never written"));
+                    }
+                    arriving.push((devices[to], received.address, region.bytes.data[at..at + sent.bytes].to_vec()));
+                }
+            }
+        }
+        for (device, address, bytes) in arriving {
+            let (region, at) = self.devices[device].memory.range(address, bytes.len())?;
+            region.bytes.data[at..at + bytes.len()].copy_from_slice(&bytes);
+            region.bytes.mark(at, bytes.len());
+        }
+        Ok(())
     }
 
     fn reduce(&mut self, calls: &[Call], devices: &[usize]) -> Result<(), Fault> {

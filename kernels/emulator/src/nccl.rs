@@ -1,13 +1,16 @@
 //! The exported functions of NCCL, for several devices of one process.
 //!
-//! A call is queued in its stream at once and never waits for the others; who synchronises, waits. `ncclGroupStart` and
-//! `ncclGroupEnd` therefore have nothing to do.
+//! A call is queued in its stream at once and never waits for the others; who synchronises, waits. For collectives
+//! `ncclGroupStart` and `ncclGroupEnd` therefore have nothing to do; sends and receives are queued together by the end
+//! of their group. A communicator that was made with `blocking = 0` says `ncclInProgress` until all ranks have joined,
+//! and once after every group; to call it earlier is a mistake.
 
-use std::ffi::{c_char, c_int};
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::api::{call, current, put, stream_of};
-use crate::collective::{Call, Element, Kind, Reduction};
+use crate::collective::{Call, Element, Kind, Move, Reduction};
 use crate::result::Code;
 use crate::state::Handle;
 
@@ -20,11 +23,34 @@ pub struct UniqueId {
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
 
+const IN_PROGRESS: c_int = 7;
+
+/// `ncclConfig_t`, as far as every version since 2.14 has it.
+#[repr(C)]
+pub struct NcclConfig {
+    size: usize,
+    magic: c_uint,
+    version: c_uint,
+    blocking: c_int,
+}
+
+/// Sends and receives of a thread whose group is open, with the communicator and the stream of each.
+#[derive(Default)]
+struct Group {
+    depth: usize,
+    moves: Vec<(Handle, Handle, Move)>,
+}
+
+thread_local! {
+    static GROUP: RefCell<Group> = RefCell::default();
+}
+
 /// NCCL's result for a driver's.
 fn result(status: i32) -> c_int {
     match status {
         0 => 0,
         1 | 400 => 4, // invalid argument
+        801 => 5,     // invalid usage
         _ => 1,       // unhandled CUDA error
     }
 }
@@ -50,6 +76,7 @@ pub extern "C" fn ncclGetErrorString(code: c_int) -> *const c_char {
         1 => c"unhandled cuda error",
         4 => c"invalid argument",
         5 => c"invalid usage",
+        IN_PROGRESS => c"NCCL operation in progress",
         _ => c"unknown result code",
     };
     text.as_ptr()
@@ -60,18 +87,22 @@ pub extern "C" fn ncclGetLastError(_comm: Handle) -> *const c_char {
     c"see the emulator's report".as_ptr()
 }
 
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommInitRank(comm: *mut Handle, size: c_int, id: UniqueId, rank: c_int) -> c_int {
+fn init_rank(comm: *mut Handle, size: c_int, id: &UniqueId, rank: c_int, asks: bool) -> c_int {
     let key = u64::from_le_bytes(std::array::from_fn(|i| id.bytes[i]));
     result(call(|system| {
         let device = current(system)?;
         if size < 1 || rank < 0 {
             return Err(Code::InvalidValue);
         }
-        let handle = system.comm_init(key, rank as usize, size as usize, device)?;
+        let handle = system.comm_init(key, rank as usize, size as usize, device, asks)?;
         // SAFETY: the caller passes a place for the answer.
         unsafe { put(comm, handle) }
     }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ncclCommInitRank(comm: *mut Handle, size: c_int, id: UniqueId, rank: c_int) -> c_int {
+    init_rank(comm, size, &id, rank, false)
 }
 
 #[unsafe(no_mangle)]
@@ -80,10 +111,21 @@ pub unsafe extern "C" fn ncclCommInitRankConfig(
     size: c_int,
     id: UniqueId,
     rank: c_int,
-    _config: usize,
+    config: *const NcclConfig,
 ) -> c_int {
-    // SAFETY: as for this function.
-    unsafe { ncclCommInitRank(comm, size, id, rank) }
+    // SAFETY: null, or the caller's configuration, which is read only.
+    let config = unsafe { config.as_ref() };
+    let known = |config: &NcclConfig| {
+        config.magic == 0xcafe_beef && config.version >= 21_400 && config.size >= size_of::<NcclConfig>()
+    };
+    if config.is_some_and(|config| !known(config)) {
+        return 4; // invalid argument
+    }
+    let asks = config.is_some_and(|config| config.blocking == 0);
+    match init_rank(comm, size, &id, rank, asks) {
+        0 if asks => IN_PROGRESS,
+        code => code,
+    }
 }
 
 /// `devices` may be null: then they are 0, 1, ….
@@ -97,7 +139,7 @@ pub unsafe extern "C" fn ncclCommInitAll(comms: *mut Handle, size: c_int, device
         for rank in 0..size as usize {
             // SAFETY: the caller passes `size` device numbers.
             let device = if devices.is_null() { rank } else { unsafe { *devices.add(rank) as usize } };
-            let handle = system.comm_init(key, rank, size as usize, device)?;
+            let handle = system.comm_init(key, rank, size as usize, device, false)?;
             // SAFETY: the caller passes places for `size` answers.
             unsafe { put(comms.add(rank), handle)? };
         }
@@ -112,7 +154,7 @@ pub extern "C" fn ncclCommDestroy(comm: Handle) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclCommAbort(comm: Handle) -> c_int {
-    ncclCommDestroy(comm)
+    result(call(|system| system.comm_abort(comm)))
 }
 
 #[unsafe(no_mangle)]
@@ -121,9 +163,12 @@ pub extern "C" fn ncclCommFinalize(_comm: Handle) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ncclCommGetAsyncError(_comm: Handle, error: *mut c_int) -> c_int {
-    // SAFETY: the caller passes a place for the answer.
-    result(call(|_| unsafe { put(error, 0) }))
+pub unsafe extern "C" fn ncclCommGetAsyncError(comm: Handle, error: *mut c_int) -> c_int {
+    result(call(|system| {
+        let answer = if system.comm_is_ready(comm)? { 0 } else { IN_PROGRESS };
+        // SAFETY: the caller passes a place for the answer.
+        unsafe { put(error, answer) }
+    }))
 }
 
 #[unsafe(no_mangle)]
@@ -146,12 +191,69 @@ pub unsafe extern "C" fn ncclCommUserRank(comm: Handle, rank: *mut c_int) -> c_i
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGroupStart() -> c_int {
+    GROUP.with_borrow_mut(|group| group.depth += 1);
     0
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ncclGroupEnd() -> c_int {
-    0
+    let moves = GROUP.with_borrow_mut(|group| {
+        group.depth = group.depth.checked_sub(1)?;
+        Some(if group.depth == 0 { std::mem::take(&mut group.moves) } else { Vec::new() })
+    });
+    let Some(mut moves) = moves else { return 5 }; // no group is open
+    let mut answer = 0;
+    while let Some(&(comm, stream, _)) = moves.first() {
+        let (own, others): (Vec<_>, Vec<_>) = moves.into_iter().partition(|one| (one.0, one.1) == (comm, stream));
+        moves = others;
+        let own = own.into_iter().map(|(_, _, one)| one).collect();
+        let mut asks = false;
+        let code = result(call(|system| {
+            asks = system.comm(comm)?.asks;
+            system.exchange(comm, stream, own)
+        }));
+        match code {
+            0 if asks => answer = IN_PROGRESS,
+            0 => {}
+            _ => return code,
+        }
+    }
+    answer
+}
+
+fn point_to_point(
+    is_send: bool,
+    address: u64,
+    count: usize,
+    ty: c_int,
+    peer: c_int,
+    comm: Handle,
+    stream: Handle,
+) -> c_int {
+    let code = result(call(|system| {
+        let stream = stream_of(system, stream)?;
+        let ty = Element::from_number(ty).ok_or(Code::InvalidValue)?;
+        let peer = usize::try_from(peer).map_err(|_| Code::InvalidValue)?;
+        let one = Move { is_send, peer, address, bytes: count * ty.bytes() };
+        GROUP.with_borrow_mut(|group| group.moves.push((comm, stream, one)));
+        Ok(())
+    }));
+    let is_alone = GROUP.with_borrow(|group| group.depth == 0);
+    if code == 0 && is_alone {
+        ncclGroupStart();
+        return ncclGroupEnd();
+    }
+    code
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclSend(send: u64, count: usize, ty: c_int, peer: c_int, comm: Handle, stream: Handle) -> c_int {
+    point_to_point(true, send, count, ty, peer, comm, stream)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ncclRecv(recv: u64, count: usize, ty: c_int, peer: c_int, comm: Handle, stream: Handle) -> c_int {
+    point_to_point(false, recv, count, ty, peer, comm, stream)
 }
 
 #[allow(clippy::too_many_arguments)]

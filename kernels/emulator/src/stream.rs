@@ -257,6 +257,13 @@ impl System {
         }
     }
 
+    /// Takes a collective that will not run off a stream, wherever it is in the queue.
+    pub(crate) fn drop_collective(&mut self, stream: Handle, id: CollectiveId) {
+        if let Some(state) = self.streams.get_mut(&stream) {
+            state.queue.retain(|(_, op)| !matches!(op, Op::Collective(at) if *at == id));
+        }
+    }
+
     /// The number of the next operation of a stream.
     pub(crate) fn first_seq(&self, stream: Handle) -> Option<u64> {
         self.streams.get(&stream).and_then(|s| s.queue.front()).map(|(seq, _)| *seq)

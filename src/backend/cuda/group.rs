@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use super::nccl::Communicator;
 use super::{CudaBackend, CudaOptions, NEXT_ID};
 use crate::backend::{
-    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain, Tensor,
+    AdamStep, Backend, BatchReport, DeviceSums, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds,
+    Retain, Tensor,
 };
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
@@ -153,6 +154,14 @@ impl Backend for CudaGroup {
 
     fn phase_seconds(&self) -> PhaseSeconds {
         self.first().backend.phase_seconds()
+    }
+
+    fn device_name(&self) -> String {
+        Self::device_name(self)
+    }
+
+    fn device_sums(&mut self) -> Result<&mut dyn DeviceSums> {
+        Err(Error::unsupported("it has several GPUs, and sums over ranks need one each"))
     }
 
     fn params(&self) -> Result<Params> {

@@ -3,8 +3,9 @@
 //! The arithmetic is that of `backend/cpu`: scaled linear space, the same tests for what is degenerate, the same
 //! M-step; the kernels are in `kernels/`, and `kernels/README.md` is the contract between them and this folder.
 //! `program` turns a plan into descriptors and launches, `slabs` and `feed` hold the memory, `passes`, `updates` and
-//! `rescue` launch, `step` puts them together for a batch. `group` makes several devices one, with `nccl`. Building
-//! needs no CUDA and running without a driver is an error, not a panic (`probe`).
+//! `rescue` launch, `step` puts them together for a batch. `group` makes several devices one, `linked` sums over those
+//! of other ranks, both with `nccl`. Building needs no CUDA and running without a driver is an error, not a panic
+//! (`probe`).
 //!
 //! Never yet run on a GPU: the PTX that ships is executed in tests by the emulated driver in `kernels/emulator`.
 
@@ -14,6 +15,7 @@ mod feed;
 mod graphs;
 mod group;
 mod kernels;
+mod linked;
 mod nccl;
 mod passes;
 mod probe;
@@ -39,6 +41,7 @@ use self::descriptors::{Ptr, Update};
 use self::feed::Feed;
 use self::graphs::Graphs;
 use self::kernels::{Grid, Kernels, Precisions};
+use self::linked::Linked;
 use self::passes::FlowPtr;
 use self::program::Program;
 use self::rescue::LogSpace;
@@ -47,7 +50,8 @@ use self::step::Clocks;
 use self::stream::{Device, Slab};
 use self::updates::{Retained, Updater, update};
 use super::{
-    AdamStep, Backend, BatchReport, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds, Retain, Tensor,
+    AdamStep, Backend, BatchReport, DeviceSums, EmStep, EmUpdate, FlowPrecision, FlowsId, ParamRowsId, PhaseSeconds,
+    Retain, Tensor,
 };
 use crate::circuit::{Circuit, Flows, Params};
 use crate::data::Batch;
@@ -75,6 +79,9 @@ pub struct CudaBackend {
     circuit: Arc<Circuit>,
     program: Program,
     options: CudaOptions,
+    /// Its place among the GPUs of other ranks.
+    // Before the streams that it is used in.
+    linked: Option<Linked>,
     // Before the memory that their launches name.
     graphs: Graphs,
     feed: Option<Feed>,
@@ -105,6 +112,7 @@ impl CudaBackend {
         Ok(Self {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             options: options.clone(),
+            linked: None,
             graphs: Graphs::default(),
             feed: None,
             workspace: None,
@@ -228,6 +236,14 @@ impl Backend for CudaBackend {
 
     fn phase_seconds(&self) -> PhaseSeconds {
         self.clocks.phases
+    }
+
+    fn device_name(&self) -> String {
+        self.device.name()
+    }
+
+    fn device_sums(&mut self) -> Result<&mut dyn DeviceSums> {
+        Ok(self)
     }
 
     fn params(&self) -> Result<Params> {

@@ -137,7 +137,7 @@ impl Device {
     }
 
     /// Calls below `cudarc`'s safe ones need the context on the thread that they are made from.
-    fn bind(&self) -> Result<()> {
+    pub fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().map_err(|e| driver_error("the device's context is gone", e))
     }
 

@@ -268,12 +268,13 @@ pub(super) async fn greet(team: &Team, spec: &PipelineSpec, options: &TrainOptio
         binary: binary_digest(),
         pipeline: spec.to_toml()?,
         how: format!(
-            "resume {}, force {}, memory {:?}, isa {:?}, precision {:?}",
+            "resume {}, force {}, memory {:?}, isa {:?}, precision {:?}, cluster sums {}",
             options.resume,
             options.force_resume,
             options.place.memory_budget,
             options.place.cpu_options().used_isa(),
-            options.place.precision
+            options.place.precision,
+            options.place.sums
         ),
     };
     let all = team.all(hello).await?;

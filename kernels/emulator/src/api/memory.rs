@@ -3,7 +3,7 @@
 use std::alloc::Layout;
 use std::ffi::{c_int, c_uint};
 
-use super::{call, call_waiting, current, put, stream_of};
+use super::{CURRENT, call, call_waiting, current, put, stream_of};
 use crate::config::StreamMode;
 use crate::memory::{DeviceMemory, POISON};
 use crate::result::Code;
@@ -103,13 +103,14 @@ pub unsafe extern "C" fn cuMemAllocHost_v2(address: *mut *mut u8, len: usize) ->
     unsafe { cuMemHostAlloc(address, len, 0) }
 }
 
-/// A copy that is still on its way is a mistake: nothing says that this call waits for it. Other work is waited for.
+/// A copy that is still on its way is a mistake: nothing says that this call waits for it. Other work of the thread's
+/// device is waited for; that of other devices may be another rank's, which waits for this one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFreeHost(address: *mut u8) -> c_int {
     call_waiting(|system| {
         let len = *system.pinned.get(&(address as usize)).ok_or(Code::InvalidValue)?;
         system.check_free_host(address as usize, len)?;
-        let progress = system.demand_all(None);
+        let progress = system.demand_all(CURRENT.get().checked_sub(1));
         if progress == Progress::Done {
             system.pinned.remove(&(address as usize));
             // SAFETY: allocated by cuMemHostAlloc with this layout, and removed from the list, so freed once.

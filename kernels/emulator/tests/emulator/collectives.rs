@@ -3,7 +3,7 @@
 #![allow(clippy::needless_range_loop)] // a rank is an index into several lists at once
 
 use crate::common::{Plain, Rig};
-use cuda_emulator::collective::{Call, Element, Kind, Reduction};
+use cuda_emulator::collective::{Call, Element, Kind, Move, Reduction};
 use cuda_emulator::config::{Config, StreamMode};
 use cuda_emulator::result::Code;
 use cuda_emulator::state::Handle;
@@ -17,7 +17,7 @@ struct Ranks {
 
 fn ranks(size: usize, streams: StreamMode) -> Ranks {
     let mut rig = Rig::with("patterns", Config { devices: size, streams, ..Config::default() });
-    let comms = (0..size).map(|r| rig.system.comm_init(77, r, size, r).unwrap()).collect();
+    let comms = (0..size).map(|r| rig.system.comm_init(77, r, size, r, false).unwrap()).collect();
     let streams = (0..size).map(|r| rig.system.new_stream(r, false)).collect();
     Ranks { rig, comms, streams }
 }
@@ -118,4 +118,79 @@ fn ranks_that_disagree_or_send_nothing_are_reported() {
     r.call(0, Kind::AllReduce, data, data, 4, Element::Float32, 0).unwrap();
     r.call(1, Kind::AllReduce, raw, raw, 4, Element::Float32, 0).unwrap();
     assert!(r.rig.report().contains("rank 1 sends memory in AllReduce that was never written"), "{}", r.rig.report());
+}
+
+/// Bytes to or from a peer.
+fn one(is_send: bool, peer: usize, address: u64, bytes: usize) -> Move {
+    Move { is_send, peer, address, bytes }
+}
+
+#[test]
+fn sends_and_receives_between_two_ranks_meet_in_their_order() {
+    for mode in MODES {
+        let mut r = ranks(3, mode);
+        let send: Vec<u64> = (0..3).map(|rank| r.upload(rank, &[rank as f32 + 1.0, rank as f32 + 10.0])).collect();
+        let recv: Vec<u64> = (0..3).map(|rank| r.upload(rank, &[0f32; 4])).collect();
+        for rank in [2, 0, 1] {
+            let (next, previous) = ((rank + 1) % 3, (rank + 2) % 3);
+            let moves = vec![
+                one(true, next, send[rank], 4),
+                one(false, previous, recv[rank] + 8, 4),
+                one(true, next, send[rank] + 4, 4),
+                one(false, previous, recv[rank], 4),
+            ];
+            r.rig.system.exchange(r.comms[rank], r.streams[rank], moves).unwrap();
+        }
+        r.rig.system.demand_all(None);
+        for rank in 0..3 {
+            let previous = ((rank + 2) % 3) as f32;
+            assert_eq!(r.rig.read::<f32>(recv[rank], 4), [previous + 10.0, 0.0, previous + 1.0, 0.0], "{mode:?}");
+        }
+    }
+}
+
+#[test]
+fn sends_that_nobody_receives_alike_are_reported() {
+    let mut r = ranks(2, StreamMode::Eager);
+    let data: Vec<u64> = (0..2).map(|rank| r.upload(rank, &[1.0f32; 4])).collect();
+    r.rig.system.exchange(r.comms[0], r.streams[0], vec![one(true, 1, data[0], 8)]).unwrap();
+    r.rig.system.exchange(r.comms[1], r.streams[1], vec![one(false, 0, data[1], 4)]).unwrap();
+    assert!(r.rig.report().contains("rank 0 sends [8] bytes to rank 1, which receives [4]"), "{}", r.rig.report());
+
+    let mut r = ranks(2, StreamMode::Eager);
+    let data: Vec<u64> = (0..2).map(|rank| r.upload(rank, &[1.0f32; 4])).collect();
+    r.rig.system.exchange(r.comms[0], r.streams[0], vec![one(true, 1, data[0], 4)]).unwrap();
+    r.call(1, Kind::AllReduce, data[1], data[1], 1, Element::Float32, 0).unwrap();
+    assert!(r.rig.report().contains("where others send and receive: they must agree"), "{}", r.rig.report());
+}
+
+#[test]
+fn a_rank_that_gives_up_is_free_and_leaves_the_others_waiting() {
+    let mut r = ranks(2, StreamMode::Lazy);
+    let data: Vec<u64> = (0..2).map(|rank| r.upload(rank, &[1.0f32])).collect();
+    r.call(0, Kind::AllReduce, data[0], data[0], 1, Element::Float32, 0).unwrap();
+    assert_eq!(r.rig.system.demand(r.streams[0], u64::MAX), Progress::Blocked);
+    r.rig.system.comm_abort(r.comms[0]).unwrap();
+    assert_eq!(r.rig.system.demand(r.streams[0], u64::MAX), Progress::Done);
+    r.call(1, Kind::AllReduce, data[1], data[1], 1, Element::Float32, 0).unwrap();
+    assert_eq!(r.rig.system.demand(r.streams[1], u64::MAX), Progress::Blocked);
+    assert_eq!(r.rig.system.comm_abort(r.comms[0]), Err(Code::InvalidHandle));
+}
+
+#[test]
+fn a_communicator_that_does_not_wait_is_not_called_before_it_is_ready() {
+    let mut r = ranks(2, StreamMode::Lazy);
+    let data: Vec<u64> = (0..2).map(|rank| r.upload(rank, &[1.0f32])).collect();
+    let first = r.rig.system.comm_init(78, 0, 2, 0, true).unwrap();
+    assert_eq!(r.rig.system.comm_is_ready(first), Ok(false), "a rank is missing");
+    let moves = |peer, address| vec![one(peer == 1, peer, address, 4)];
+    assert_eq!(r.rig.system.exchange(first, r.streams[0], moves(1, data[0])), Err(Code::InvalidValue));
+    assert_eq!(r.rig.system.comm_init(78, 1, 2, 0, true), Err(Code::NotSupported), "the device of another rank");
+    let second = r.rig.system.comm_init(78, 1, 2, 1, true).unwrap();
+    assert_eq!(r.rig.system.comm_is_ready(first), Ok(true));
+    r.rig.system.exchange(first, r.streams[0], moves(1, data[0])).unwrap();
+    assert_eq!(r.rig.system.exchange(first, r.streams[0], moves(1, data[0])), Err(Code::InvalidValue), "not asked");
+    assert_eq!((r.rig.system.comm_is_ready(first), r.rig.system.comm_is_ready(first)), (Ok(false), Ok(true)));
+    r.rig.system.exchange(second, r.streams[1], moves(0, data[1])).unwrap();
+    assert_eq!(r.rig.system.demand(r.streams[1], u64::MAX), Progress::Done);
 }
