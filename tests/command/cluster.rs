@@ -176,13 +176,13 @@ fn long_pipeline(dir: &Path) -> PathBuf {
     path
 }
 
-/// Files of rows for a folder that is watched.
+/// Files of rows for a folder that is watched, by names that deal them out to three shards evenly.
 fn write_watched(folder: &Path, files: usize, cats: u8) {
     std::fs::create_dir_all(folder).unwrap();
     for file in 0..files {
         let mut rng = Rng::new(file as u64);
         let values = (0..60 * 6).map(|_| (rng.uniform() * rng.uniform() * f64::from(cats)) as u8).collect();
-        write_rows(&folder.join(format!("part-{file:03}.parquet")), values, 6, 20);
+        write_rows(&folder.join(format!("data-{file:04}.parquet")), values, 6, 20);
     }
 }
 

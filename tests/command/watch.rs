@@ -37,10 +37,10 @@ fn shard(folder: &Path, number: usize) -> Vec<u8> {
 }
 
 /// Lets shards appear: by rename, by slow copying, and a corrupt one among them.
-fn deliver(made: &Path, into: &Path, count: usize, apart: Duration) {
+fn deliver(made: &Path, into: &Path, name: &str, count: usize, apart: Duration) {
     for number in 0..count {
         let begun = Instant::now();
-        let (mut bytes, path) = (shard(made, number), into.join(format!("shard-{number:04}.parquet")));
+        let (mut bytes, path) = (shard(made, number), into.join(format!("{name}-{number:04}.parquet")));
         if number == count / 2 {
             let middle = bytes.len() / 2;
             bytes.truncate(middle); // whole by every sign, and no Parquet file
@@ -120,7 +120,7 @@ fn shards_that_arrive_under_kills_are_learned_once_each_and_to_the_same_bits() {
     let producer = {
         let (made, shards, is_over) = (made, shards.clone(), is_over.clone());
         thread::spawn(move || {
-            deliver(&made, &shards, count, apart);
+            deliver(&made, &shards, "shard", count, apart);
             is_over.store(true, Ordering::SeqCst);
         })
     };
@@ -169,17 +169,17 @@ fn shards_of_batches_have_files_of_their_own_and_the_same_bits_under_kills() {
     // Whose a file is follows from its name; the shorter shard decides how many batches there are.
     let own = |shard: u64| {
         let good = (0..count).filter(|&number| number != count / 2);
-        let name = |number: usize| Digest::new().part(format!("shard-{number:04}.parquet")).number();
+        let name = |number: usize| Digest::new().part(format!("data-{number:04}.parquet")).number();
         good.filter(|&number| name(number) % 2 == shard).count()
     };
     let batches = own(0).min(own(1)) * ROWS / 16;
-    assert!(batches > 12, "{batches}");
+    assert!(batches > 2 * count, "names that happen to be dealt out evenly: {batches}");
     let file = pipeline(folder.path(), "watch.toml", &shards, &format!("[learn]\nbatches = {batches}\n"));
     let text = std::fs::read_to_string(&file).unwrap().replace("[batch]\n", "[batch]\nshards = 2\n");
     std::fs::write(&file, text).unwrap();
     let producer = {
         let (made, shards) = (made, shards.clone());
-        thread::spawn(move || deliver(&made, &shards, count, apart))
+        thread::spawn(move || deliver(&made, &shards, "data", count, apart))
     };
     let out = folder.path().join("killed");
     let mut rng = Rng::new(5);
