@@ -22,6 +22,7 @@ use anemone::pipeline::run::{TrainOptions, train};
 use anemone::pipeline::spec::PipelineSpec;
 use anemone::pipeline::stop::Stop;
 use anemone::pipeline::stream::{Stream, StreamOptions};
+use anemone::rng::Rng;
 use anemone::source::json_lines::JsonLines;
 use anemone::source::{Columns, Source};
 use anemone::{ErrorKind, Result};
@@ -568,6 +569,39 @@ fn runs_on_any_number_of_ranks_are_one_run_also_where_they_are_stopped_and_resum
                 finished.unwrap();
             }
             assert_eq!(last(&out).meta.progress.batches, stop_at.unwrap_or(want.meta.progress.batches), "{name}");
+        }
+        assert_same_bits(&last(&out), &want, &format!("{name}, stopped and resumed"));
+    }
+}
+
+#[test]
+fn a_watched_folder_is_one_run_on_any_number_of_ranks_also_where_it_is_stopped_and_resumed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rng = Rng::new(8);
+    for file in 0..10 {
+        let tokens: Vec<u8> = (0..160).flat_map(|at| (((at * at) % 40 + rng.below(9)) as u16).to_le_bytes()).collect();
+        fs::write(dir.path().join(format!("part-{file:03}.bin")), tokens).unwrap();
+    }
+    let text = format!(
+        "[source]\nfiles = '{}/*.bin'\nwatch = true\nsettle = 0.0\n[decode]\nkind = 'tokens'\nwindow = 4\n\
+         vocab = 50\n[batch]\nrows = 12\nshards = 3\nmax_wait = 'never'\n[circuit]\nmodel = 'hmm'\nlatents = 3\n\
+         [learn]\nbatches = 9\n",
+        dir.path().display()
+    );
+    for (name, learn) in [("anemone", ""), ("em", "optimizer = 'full_batch_em'\nwindow_rows = 30\n")] {
+        let pipeline = format!("{text}{learn}");
+        let out = |ranks: usize| dir.path().join(format!("{name}-{ranks}"));
+        run_on(&pipeline, &out(0), 0, None).remove(0).unwrap();
+        let want = last(&out(0));
+        assert_eq!((want.meta.progress.batches, want.meta.progress.rows), (9, 108), "{name}");
+        assert_eq!(want.meta.progress.epoch, if name == "em" { 2 } else { 0 }, "an epoch is three batches");
+        for ranks in [2, 3] {
+            run_on(&pipeline, &out(ranks), ranks, None).into_iter().for_each(|finished| drop(finished.unwrap()));
+            assert_same_bits(&last(&out(ranks)), &want, &format!("{name} on {ranks} ranks"));
+        }
+        let out = dir.path().join(format!("{name}-stopped"));
+        for (ranks, stop_at) in [(3, Some(2)), (1, Some(5)), (0, Some(7)), (2, None)] {
+            run_on(&pipeline, &out, ranks, stop_at).into_iter().for_each(|finished| drop(finished.unwrap()));
         }
         assert_same_bits(&last(&out), &want, &format!("{name}, stopped and resumed"));
     }
