@@ -248,6 +248,8 @@ proptest! {
     }
 }
 
+const SHORT_WAIT: Option<Duration> = Some(Duration::from_millis(150));
+
 /// One process with all shards, which is asked for one thing after the other.
 struct Whole {
     feed: Feed,
@@ -256,11 +258,10 @@ struct Whole {
 
 impl Whole {
     /// Three shards of three rows a batch, with so many rows each so far.
-    fn open(there: [usize; 3]) -> Self {
+    fn open(there: [usize; 3], max_wait: Option<Duration>) -> Self {
         let there: Arc<Vec<AtomicUsize>> = Arc::new(there.map(AtomicUsize::new).into());
         let source = MadeLive::growing(numbered(&[300; 3]), &there);
         let decoder = MadeDecoder::shared(Kind::Number, false);
-        let max_wait = Some(Duration::from_millis(150));
         let batch = BatchSpec { rows: 9, shards: 3, max_wait, ..BatchSpec::default() };
         let feed = Feed::open(&batch, &options(1), 1, Cursor::default(), 0..3, |options, place| {
             Stream::open(&source, &decoder, &batch, options, place)
@@ -275,6 +276,7 @@ impl Whole {
             self.feed.pull().await.unwrap();
             let offers = self.feed.offers();
             offered.push(offers[1].clone());
+            assert!(offered.len() < 100, "nothing is ever taken: {offers:?}");
             match self.feed.take(&offers).unwrap() {
                 Taken::Nothing => {}
                 Taken::Item(item) => match *item {
@@ -293,7 +295,7 @@ fn a_shard_without_rows_is_waited_for_once_and_again_when_it_has_filled_its_part
     const LATE: Offer = Offer::Quiet { is_late: true };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let mut whole = Whole::open([300, 0, 300]);
+        let mut whole = Whole::open([300, 0, 300], SHORT_WAIT);
         let (rows, offered) = whole.next().await;
         assert_eq!((rows[1], offered.first(), offered.last()), (0, Some(&WAITED_FOR), Some(&LATE)), "{rows:?}");
         for _ in 0..3 {
@@ -324,10 +326,27 @@ fn a_shard_without_rows_is_waited_for_once_and_again_when_it_has_filled_its_part
 }
 
 #[test]
+fn a_shard_that_is_waited_for_as_long_as_it_takes_is_in_every_batch() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let mut whole = Whole::open([300, 0, 300], None);
+        for _ in 0..3 {
+            let there = whole.there.clone();
+            let release = async {
+                tokio::time::sleep(Duration::from_millis(450)).await;
+                there[1].fetch_add(3, Ordering::SeqCst);
+            };
+            let ((rows, offered), ()) = tokio::join!(whole.next(), release);
+            assert_eq!((rows, offered.first()), (vec![3, 3, 3], Some(&Offer::Quiet { is_late: false })), "{offered:?}");
+        }
+    });
+}
+
+#[test]
 fn where_no_shard_has_rows_none_is_late_and_whoever_stops_waiting_begins_where_it_was() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let mut whole = Whole::open([0, 0, 0]);
+        let mut whole = Whole::open([0, 0, 0], SHORT_WAIT);
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(900) {
             // Somebody who looks at a clock all the time gets its answer all the same.
