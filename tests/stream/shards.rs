@@ -23,6 +23,7 @@ use anemone::pipeline::spec::PipelineSpec;
 use anemone::pipeline::stop::Stop;
 use anemone::pipeline::stream::{Stream, StreamOptions};
 use anemone::rng::Rng;
+use anemone::source::ahead::Ahead;
 use anemone::source::json_lines::JsonLines;
 use anemone::source::{Columns, Source};
 use anemone::{ErrorKind, Result};
@@ -245,6 +246,28 @@ proptest! {
             found.unwrap().into_iter().map(|global| global.rows).collect()
         };
         prop_assert_eq!(rows(shards), rows(1));
+    }
+}
+
+#[test]
+fn records_of_a_live_source_that_were_looked_at_come_once_in_the_shards_that_have_them() {
+    let decoder = MadeDecoder::shared(Kind::Number, false);
+    let batch = BatchSpec { rows: 6, shards: 3, ..BatchSpec::default() };
+    let mut seen = 0;
+    let Source::Live(source) = MadeLive::source(numbered(&[30, 20, 40, 10]), 2) else { panic!("it is live") };
+    let ahead = Ahead::look(source, &options(1).read_limits(), 50, |piece| {
+        seen += piece.num_records();
+        Ok(())
+    });
+    assert!(seen >= 50);
+    let source = Source::Live(Arc::new(ahead.unwrap()));
+    for ranks in [3, 1] {
+        let found = batches_of(&source, &decoder, &batch, &options(1), &Cursor::default(), ranks).unwrap();
+        let all: Vec<u32> = found.iter().flat_map(|global| global.rows.clone()).collect();
+        assert!(sorted(all).into_iter().eq(0..100), "{found:?}");
+        // Partitions 0 and 3 are those of the first shard, and so on.
+        let of_first = found.iter().flat_map(|global| &global.rows[..*global.counts.first().unwrap_or(&0)]);
+        assert!(of_first.copied().all(|row| !(30..90).contains(&row)), "{found:?}");
     }
 }
 
