@@ -92,9 +92,10 @@ impl Share {
         batch.saturating_mul(batch_rows as u64).saturating_add(own.start as u64 + row)
     }
 
-    /// Returns true if the block at a position of the order is this shard's: every shard has one in turn.
-    fn has_block(self, position: usize) -> bool {
-        position % self.shards == self.shard
+    /// Returns true if what has this number is this shard's: a block by its position in the order, a partition, a file
+    /// by the digest of its name. Every shard has one in turn.
+    pub fn has(self, number: u64) -> bool {
+        number % self.shards as u64 == self.shard as u64
     }
 }
 
@@ -110,7 +111,7 @@ pub struct EpochOrder {
 impl EpochOrder {
     /// Every block of a share a window of its own, in the order of the data.
     pub fn in_order(num_blocks: usize, share: Share) -> Self {
-        let order: Vec<usize> = (0..num_blocks).filter(|&block| share.has_block(block)).collect();
+        let order: Vec<usize> = (0..num_blocks).filter(|&block| share.has(block as u64)).collect();
         let windows = (0..order.len()).map(|b| b..b + 1).collect();
         Self { order, windows }
     }
@@ -119,7 +120,7 @@ impl EpochOrder {
     /// `window_bytes`. A larger block gets a window to itself.
     pub fn shuffled(block_bytes: &[u64], window_bytes: u64, seed: u64, epoch: u64, share: Share) -> Self {
         let permutation = Permutation::new(block_bytes.len() as u64, key(seed, &[epoch, 0]));
-        let own = (0..block_bytes.len()).filter(|&position| share.has_block(position));
+        let own = (0..block_bytes.len()).filter(|&position| share.has(position as u64));
         let order: Vec<usize> = own.map(|position| permutation.at(position as u64) as usize).collect();
         let window_bytes = window_bytes / share.shards as u64;
         let mut windows: Vec<Range<usize>> = Vec::new();

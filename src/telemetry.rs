@@ -99,16 +99,16 @@ pub const CURSOR_ROW: &str = "anemone_cursor_row";
 pub const SOURCE_ERRORS: &str = "anemone_source_errors_total";
 /// 1 while a broker answers, else 0; label `topic`.
 pub const SOURCE_CONNECTED: &str = "anemone_source_connected";
-/// Messages of a topic that are still to be read; label `topic`.
+/// Messages of a topic that are still to be read; labels `topic` and, where there are several, `shard`.
 pub const SOURCE_LAG: &str = "anemone_source_lag";
 /// Messages that were deleted before they were read; label `topic`.
 pub const SOURCE_GONE: &str = "anemone_source_gone_total";
 
 /// Files of a watched folder that were learned from, or left out as bad.
 pub const FILES_TAKEN: &str = "anemone_files_taken_total";
-/// Files of a watched folder that are there and were not taken yet.
+/// Files of a watched folder that are there and were not taken yet; label `shard`, where there are several.
 pub const FILES_WAITING: &str = "anemone_files_waiting";
-/// How long the oldest of these has been there.
+/// How long the oldest of these has been there; label `shard`, where there are several.
 pub const OLDEST_WAITING: &str = "anemone_oldest_waiting_file_seconds";
 
 /// Rows that a rank learned from; label `rank`.
@@ -121,6 +121,8 @@ pub const RANK_COMPUTE: &str = "anemone_rank_compute_seconds";
 pub const RANK_SUMS: &str = "anemone_rank_sum_seconds";
 /// Label of the metrics of a rank: its number.
 pub const RANK: &str = "rank";
+/// Label of the metrics of a watched folder or a topic, where batches have shards: whose files or partitions.
+pub const SHARD: &str = "shard";
 /// Label of the metrics of a topic: its name.
 pub const TOPIC: &str = "topic";
 /// Label of [`STAGE_WAIT`]: which stage.

@@ -39,7 +39,7 @@ pub struct Cursor {
     #[serde(default, skip_serializing_if = "is_zero")]
     pub epoch_rows: u64,
     /// Where batches have several shards: the place of each, in order. All other numbers are then the sums of theirs,
-    /// for people, and the epoch is that of all.
+    /// for people; the epoch, and its rows in a live source, are those of all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<Self>,
 }

@@ -34,6 +34,12 @@ impl Digest {
         hex(&self.state.finalize())
     }
 
+    /// Its first 64 bits, as a number.
+    pub fn number(self) -> u64 {
+        let bytes: [u8; 32] = self.state.finalize().into();
+        u64::from_be_bytes(*bytes.first_chunk().expect("32 bytes"))
+    }
+
     /// The plain SHA-256 of some bytes, as `sha256sum` prints it.
     pub fn of(bytes: &[u8]) -> String {
         hex(&Sha256::digest(bytes))
@@ -57,5 +63,7 @@ mod tests {
         assert_eq!(Digest::of(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
         assert_ne!(Digest::new().part("ab").part("c").finish(), Digest::new().part("a").part("bc").finish());
         assert_eq!(Digest::new().part("ab").finish(), Digest::new().part([b'a', b'b']).finish());
+        let of_name = || Digest::new().part("a.txt");
+        assert_eq!(format!("{:016x}", of_name().number()), of_name().finish()[..16]);
     }
 }

@@ -5,11 +5,22 @@
 //! over gives none until all are over; then the epoch is. What comes next follows from what every shard has to offer
 //! ([`Offer`]), whoever has it, so global batches are the same for any number of ranks.
 //!
+//! A shard of a live source may have nothing for hours. It says so ([`Offer::Quiet`]), and where others have rows it is
+//! waited for no longer than `batch.max_wait`: then it is *late*, and batches go without it until its rows are there. A
+//! late one that has filled its part of a batch is waited for again. So all is decided by what is offered here too, and
+//! clocks decide only what a shard offers: while none is late, batches are the same in every run. Nobody waits for more
+//! than a moment ([`PACE`]) without offering what there is, so ranks hear of each other's rows, and of signals.
+//!
+//! An epoch that is a number of rows of a live source is over after the batch that reaches it: only here it is known
+//! how many rows all shards had.
+//!
 //! With one shard this is a [`Stream`] and nothing else. Fed by `stream`, drained by `run`.
 
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tokio::time::{sleep_until, timeout_at};
 
 use super::stream::{LEAST_MEMORY, Stream, StreamOptions};
 use super::waits::{StageTime, StageWaits};
@@ -18,6 +29,9 @@ use crate::data::{Batch, Cursor, Item, ShardRows};
 use crate::decode::BadRecord;
 use crate::error::{Error, Result};
 use crate::order::Share;
+
+/// How long shards of a live source are waited for before those that have nothing say so.
+const PACE: Duration = Duration::from_millis(200);
 
 /// The streams of a process's own shards, and how far all shards have come.
 #[derive(Debug)]
@@ -32,6 +46,24 @@ pub struct Feed {
     epoch: u64,
     /// Whether this epoch had a batch, so that data without any does not spin without end.
     epoch_has_batches: bool,
+    /// Of several shards of a live source.
+    live: Option<Live>,
+}
+
+/// What is known of the shards of a live source besides.
+#[derive(Debug)]
+struct Live {
+    /// How long others wait for a shard once there are rows; `None` is for ever.
+    max_wait: Option<Duration>,
+    /// How many rows are an epoch, if that is said, and how many this one had.
+    epoch_rows: Option<u64>,
+    rows: u64,
+    /// Since when there have been rows, here or elsewhere, that wait for other shards.
+    waiting: Option<Instant>,
+    /// Until when own shards are waited for now. Kept here: whoever stops waiting begins again.
+    until: Option<Instant>,
+    /// Whether something was taken last. Then there may be more, and late shards are not waited for at all.
+    is_moving: bool,
 }
 
 #[derive(Debug)]
@@ -39,6 +71,10 @@ struct ShardStream {
     stream: Stream,
     /// What it delivered last and nobody has taken.
     next: Option<Next>,
+    /// Rows that it has in a whole batch.
+    rows: usize,
+    /// It was waited for in vain, and has not filled its part of a batch since.
+    is_late: bool,
 }
 
 #[derive(Debug)]
@@ -65,6 +101,11 @@ pub enum Offer {
         /// Where its next epoch begins.
         next: Cursor,
     },
+    /// Nothing yet, of a live source.
+    Quiet {
+        /// The others wait for it no longer.
+        is_late: bool,
+    },
     /// Nothing at all.
     End,
 }
@@ -76,6 +117,8 @@ pub enum Taken {
     Item(Box<Item>),
     /// A short batch that is left out.
     LeftOut,
+    /// Nothing yet: some shards of a live source are waited for.
+    Nothing,
     /// The end.
     End,
 }
@@ -107,14 +150,20 @@ impl Feed {
             }
         };
         let has_begun = |place: &Cursor| place.window > 0 || place.row > 0;
-        let (epoch, epoch_has_batches) = (start.epoch, places.iter().any(has_begun));
+        let (epoch, rows, epoch_has_batches) = (start.epoch, start.epoch_rows, places.iter().any(has_begun));
         let mut streams = Vec::with_capacity(own.len());
         for shard in own.clone() {
-            let stream = open(&part_of(options, Share { shard, shards }, own.len()), places[shard].clone())?;
-            streams.push(ShardStream { stream, next: None });
+            let share = Share { shard, shards };
+            let stream = open(&part_of(options, share, own.len()), places[shard].clone())?;
+            streams.push(ShardStream { stream, next: None, rows: share.of_rows(batch.rows).len(), is_late: false });
         }
-        let (batch_rows, drop_last) = (batch.rows, batch.drop_last);
-        Ok(Self { own, streams, num_vars, batch_rows, drop_last, places, epoch, epoch_has_batches })
+        let is_live = shards > 1 && streams.iter().any(|shard| shard.stream.is_live());
+        let (max_wait, epoch_rows) = (batch.max_wait, batch.epoch_rows);
+        let live = Live { max_wait, epoch_rows, rows, waiting: None, until: None, is_moving: true };
+        let live = is_live.then_some(live);
+        // Of a live source a batch is short because a shard was late, not because the data is over.
+        let (batch_rows, drop_last) = (batch.rows, batch.drop_last && !is_live);
+        Ok(Self { own, streams, num_vars, batch_rows, drop_last, places, epoch, epoch_has_batches, live })
     }
 
     /// The next item of a process that has all shards; `None` after the last.
@@ -123,22 +172,38 @@ impl Feed {
             self.pull().await?;
             match self.take(&self.offers())? {
                 Taken::Item(item) => return Ok(Some(*item)),
-                Taken::LeftOut => {}
+                Taken::LeftOut | Taken::Nothing => {}
                 Taken::End => return Ok(None),
             }
         }
     }
 
-    /// Waits until every own shard has something to offer. To stop waiting loses nothing.
+    /// Waits until every own shard has something to offer; of a live source no longer than a moment. To stop waiting
+    /// loses nothing.
     pub async fn pull(&mut self) -> Result<()> {
-        for shard in &mut self.streams {
-            if shard.next.is_none() {
-                shard.next = Some(match shard.stream.next().await? {
-                    Some(Item::Batch { batch, end }) => Next::Rows(batch, end),
-                    Some(Item::EpochEnd { next }) => Next::EpochEnd(next),
-                    None => Next::End,
-                });
+        let Some(live) = &mut self.live else {
+            for shard in &mut self.streams {
+                shard.pull().await?;
             }
+            return Ok(());
+        };
+        let now = Instant::now();
+        let pace = *live.until.get_or_insert(now + PACE);
+        let is_over = live.waiting.zip(live.max_wait).and_then(|(since, wait)| since.checked_add(wait));
+        let until = is_over.map_or(pace, |is_over| is_over.min(pace));
+        if !live.is_moving && self.streams.iter().all(|shard| shard.next.is_some()) {
+            // Shards of another rank are waited for: here, not in a call that spins.
+            sleep_until(until.into()).await;
+            return Ok(());
+        }
+        for shard in &mut self.streams {
+            let until = if shard.is_late && live.is_moving { now } else { until };
+            if let Ok(pulled) = timeout_at(until.into(), shard.pull()).await {
+                pulled?;
+            }
+        }
+        if is_over.is_some_and(|is_over| is_over <= Instant::now()) {
+            self.streams.iter_mut().filter(|shard| shard.next.is_none()).for_each(|shard| shard.is_late = true);
         }
         Ok(())
     }
@@ -150,7 +215,8 @@ impl Feed {
                 Offer::Rows { rows: batch.num_rows(), weight: batch.total_weight(), end: end.clone() }
             }
             Some(Next::EpochEnd(next)) => Offer::EpochEnd { next: next.clone() },
-            Some(Next::End) | None => Offer::End,
+            Some(Next::End) => Offer::End,
+            None => Offer::Quiet { is_late: shard.is_late },
         };
         self.streams.iter().map(offer).collect()
     }
@@ -179,6 +245,9 @@ impl Feed {
         if offers.iter().all(|offer| *offer == Offer::End) {
             return Ok(Taken::End);
         }
+        if let Some(taken) = self.take_of_live(offers) {
+            return Ok(taken);
+        }
         let nexts = offers.iter().map(|offer| match offer {
             Offer::EpochEnd { next } => Some(next.clone()),
             _ => None,
@@ -189,6 +258,32 @@ impl Feed {
         self.take_rows(offers)
     }
 
+    /// What goes before any batch of a live source: the end of an epoch that has its rows, or nothing yet.
+    fn take_of_live(&mut self, offers: &[Offer]) -> Option<Taken> {
+        let live = self.live.as_mut()?;
+        live.until = None;
+        if live.epoch_rows.is_some_and(|most| live.rows >= most) {
+            (live.rows, live.is_moving) = (0, true);
+            self.epoch += 1;
+            return Some(Taken::Item(Box::new(Item::EpochEnd { next: self.place() })));
+        }
+        let has_rows = offers.iter().any(|offer| matches!(offer, Offer::Rows { .. }));
+        let is_waiting = offers.contains(&Offer::Quiet { is_late: false });
+        let is_any_quiet = is_waiting || offers.contains(&Offer::Quiet { is_late: true });
+        live.is_moving = !is_waiting && (has_rows || !is_any_quiet);
+        live.waiting = match has_rows && is_waiting {
+            true => live.waiting.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        (!live.is_moving).then_some(Taken::Nothing)
+    }
+
+    /// Just after the last batch.
+    fn place(&self) -> Cursor {
+        let place = Cursor::of_shards(self.epoch, self.places.clone());
+        Cursor { epoch_rows: self.live.as_ref().map_or(0, |live| live.rows), ..place }
+    }
+
     fn take_epoch_end(&mut self, nexts: Vec<Cursor>) -> Result<Taken> {
         if !std::mem::take(&mut self.epoch_has_batches) {
             return Err(no_row());
@@ -196,8 +291,10 @@ impl Feed {
         self.streams.iter_mut().for_each(|shard| shard.next = None);
         self.epoch += 1;
         self.places = nexts;
-        let next = Cursor::of_shards(self.epoch, self.places.clone());
-        Ok(Taken::Item(Box::new(Item::EpochEnd { next })))
+        if let Some(live) = &mut self.live {
+            live.rows = 0;
+        }
+        Ok(Taken::Item(Box::new(Item::EpochEnd { next: self.place() })))
     }
 
     fn take_rows(&mut self, offers: &[Offer]) -> Result<Taken> {
@@ -213,6 +310,7 @@ impl Feed {
         let mut batch: Option<Batch> = None;
         for shard in &mut self.streams {
             if let Some(Next::Rows(more, _)) = shard.next.take_if(|next| matches!(next, Next::Rows(..))) {
+                shard.is_late &= more.num_rows() < shard.rows;
                 match &mut batch {
                     Some(batch) => batch.append(&more)?,
                     None => batch = Some(more),
@@ -224,10 +322,12 @@ impl Feed {
         }
         self.places = places;
         self.epoch_has_batches = true;
+        if let Some(live) = &mut self.live {
+            live.rows += rows.iter().sum::<usize>() as u64;
+        }
         let batch = batch.unwrap_or_else(|| Batch::without_rows(self.num_vars));
         let batch = batch.as_part(ShardRows { rows, held: self.own.clone(), weight })?;
-        let end = Cursor::of_shards(self.epoch, self.places.clone());
-        Ok(Taken::Item(Box::new(Item::Batch { batch, end })))
+        Ok(Taken::Item(Box::new(Item::Batch { batch, end: self.place() })))
     }
 
     /// Where the stages of all own shards have spent their time so far.
@@ -263,6 +363,20 @@ impl Feed {
     /// Bytes held by what was fetched and by pieces on their way.
     pub fn bytes_in_flight(&self) -> u64 {
         self.streams.iter().map(|shard| shard.stream.bytes_in_flight().0).sum()
+    }
+}
+
+impl ShardStream {
+    /// Waits for what it delivers next, unless that is there already.
+    async fn pull(&mut self) -> Result<()> {
+        if self.next.is_none() {
+            self.next = Some(match self.stream.next().await? {
+                Some(Item::Batch { batch, end }) => Next::Rows(batch, end),
+                Some(Item::EpochEnd { next }) => Next::EpochEnd(next),
+                None => Next::End,
+            });
+        }
+        Ok(())
     }
 }
 

@@ -141,6 +141,9 @@ impl Inputs {
             (opened, found) = open_rows(&PipelineSpec { source, ..spec.clone() }, &found.decode, tell).await?;
             found.table = table;
         }
+        if let Source::Live(source) = &opened.source {
+            source.check_shards(spec.batch.shards)?; // before a structure is learned
+        }
         let OpenedDecoder { decoder, decode, table } = found;
         let valid = match &spec.validate {
             None => None,
@@ -231,10 +234,11 @@ impl Inputs {
         std::mem::take(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The first rows of the stream. Those of a live stream are held, and learned from too.
+    /// The first rows of the stream, whatever shards batches have. Those of a live stream are held, and learned from too;
+    /// where it has shards, these read them again.
     pub async fn sample(&self, rows: u64) -> Result<Batch> {
         let sample = match self.source {
-            Source::Live(_) => {
+            Source::Live(_) if self.spec.batch.shards == 1 => {
                 let begun = self.take_begun();
                 let mut stream = begun.map_or_else(|| self.open_stream(Some(1), Cursor::default()), Ok)?;
                 let seen = stream.look_ahead(rows).await;

@@ -31,7 +31,7 @@ use self::lines::Lines;
 use self::record::RunRecord;
 use self::resume::{Found, find_checkpoint, take_over};
 use self::summary::Reason;
-use self::together::{compare_data, greet, share_checkpoint, share_circuit, share_params};
+use self::together::{as_first_understood, compare_data, greet, share_checkpoint, share_circuit, share_params};
 use super::feed::Feed;
 use super::observer::{EpochEnd, Event, Finished, Observer, Start, StepLine};
 use super::prepare::{Built, Given, Inputs};
@@ -113,7 +113,10 @@ async fn train_as(
         }
     };
     match unless_one_is_stopped(team, unless_stopped(stop, opening).await).await? {
-        Some(inputs) => train_from(team, inputs, None, (folder, resumed), options, stop, observer).await,
+        Some(inputs) => {
+            let inputs = as_first_understood(team, spec, inputs).await?;
+            train_from(team, inputs, None, (folder, resumed), options, stop, observer).await
+        }
         None => Ok(stopped_before_it_began(observer)),
     }
 }

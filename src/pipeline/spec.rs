@@ -270,9 +270,15 @@ fn read_batch(document: &Document, source: &SourceSpec) -> Result<BatchSpec> {
     if shards > rows {
         return Err(section.refuse("shards", format_args!("must be at most batch.rows = {rows}: one row for each")));
     }
-    if shards > 1 && source.is_live() {
-        let why = "must be 1 for a live source: it comes as one stream, which cannot be shared out";
-        return Err(section.refuse("shards", why));
+    if shards > 1 && (source.is_standard_input() || source.follow) {
+        let what = if source.follow { "a followed file" } else { "standard input" };
+        return Err(section.refuse(
+            "shards",
+            format_args!(
+                "must be 1 for {what}: it comes as one stream, which cannot be shared out; a watched folder and a \
+                 topic can"
+            ),
+        ));
     }
     Ok(BatchSpec {
         rows,
@@ -282,13 +288,14 @@ fn read_batch(document: &Document, source: &SourceSpec) -> Result<BatchSpec> {
         drop_last: section.truth("drop_last", usual.drop_last)?,
         window_bytes: section.size("shuffle_window", 1)?.unwrap_or(usual.window_bytes),
         epoch_rows: None, // `learn` says it
-        max_wait: read_max_wait(section, source)?,
+        max_wait: read_max_wait(section, source, shards)?,
     })
 }
 
 /// How long rows of a live stream wait for a full batch. Where the order of rows is to be the same in every run,
-/// batches are too: then they wait for ever, unless somebody says otherwise.
-fn read_max_wait(section: Section<'_>, source: &SourceSpec) -> Result<Option<Duration>> {
+/// batches are too: then they wait for ever, unless somebody says otherwise. Not for a shard that has nothing: which has
+/// rows when is a matter of chance.
+fn read_max_wait(section: Section<'_>, source: &SourceSpec, shards: usize) -> Result<Option<Duration>> {
     if section.has("max_wait") && !source.is_live() {
         return Err(section.refuse("max_wait", "has no meaning for files that end: their batches are full"));
     }
@@ -297,7 +304,8 @@ fn read_max_wait(section: Section<'_>, source: &SourceSpec) -> Result<Option<Dur
     }
     let longest = Duration::from_secs(10 * 365 * 24 * 3600).as_secs_f64();
     let seconds = section.number("max_wait", |s| s > 0.0 && s <= longest, "positive, or \"never\"")?;
-    let usual = source.is_live().then(|| if source.has_fixed_order() { FOR_EVER } else { MAX_WAIT });
+    let waits = source.has_fixed_order() && shards == 1;
+    let usual = source.is_live().then_some(if waits { FOR_EVER } else { MAX_WAIT });
     Ok(seconds.map(Duration::from_secs_f64).or(usual))
 }
 

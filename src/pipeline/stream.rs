@@ -112,6 +112,7 @@ const READY_ITEMS: usize = 2;
 /// Items in stream order, made ready ahead of whoever asks for them.
 #[derive(Debug)]
 pub struct Stream {
+    is_live: bool,
     items: Receiver<Result<Item>>,
     /// Items that were looked at before they are asked for.
     ahead: VecDeque<Result<Item>>,
@@ -141,14 +142,8 @@ impl Stream {
         let budgets =
             Budgets { fetched: ByteBudget::new(options.memory / 4), pieces: ByteBudget::new(options.memory / 4) };
         let share = options.share;
-        if let (Source::Live(source), true) = (source, share.shards > 1) {
-            return Err(Error::option(format!(
-                "batch.shards = {}: {} comes as one stream, which cannot be shared out; learn from it with \
-                 batch.shards = 1, or read files that are there",
-                share.shards,
-                source.manifest().kind
-            ))
-            .with_key("batch.shards"));
+        if let Source::Live(source) = source {
+            source.check_shards(share.shards)?;
         }
         let arrival = match source {
             Source::Blocks(_) if batch.shuffle => Arrival::Shuffled,
@@ -158,9 +153,10 @@ impl Stream {
             Source::Live(_) => Arrival::Live,
         };
         let row_bytes = (decoder.shape().num_vars as u64).saturating_mul(4);
-        // Of a batch the rows of this shard. Whether one is too short is seen where they are put together.
+        // Of a batch the rows of this shard. Whether one is too short, and whether an epoch of so many rows is over, is
+        // seen where they are put together.
         let own = BatchSpec { rows: share.of_rows(batch.rows).len(), ..batch.clone() };
-        let own = if share.shards > 1 { BatchSpec { drop_last: false, ..own } } else { own };
+        let own = if share.shards > 1 { BatchSpec { drop_last: false, epoch_rows: None, ..own } } else { own };
         let mut batcher =
             Batcher::new(&own, options.bad, decoder.shape().clone(), arrival, options.memory / 2, start.clone())?;
         if share.shards > 1 {
@@ -224,7 +220,13 @@ impl Stream {
             delivered: 0,
         };
         spawn("anemone-batcher", move || stage.run())?;
-        Ok(Self { items, ahead: VecDeque::new(), waits, bad, notes, budgets })
+        let is_live = matches!(source, Source::Live(_));
+        Ok(Self { is_live, items, ahead: VecDeque::new(), waits, bad, notes, budgets })
+    }
+
+    /// Returns true if it is that of a live source: nobody knows when its next item comes.
+    pub fn is_live(&self) -> bool {
+        self.is_live
     }
 
     /// The next item; `None` after the last. After an error there is nothing more.

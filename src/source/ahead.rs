@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::{Arrived, LiveReader, LiveSource, Manifest, Piece, ReadLimits};
 use crate::data::Position;
 use crate::error::{Error, Result};
+use crate::order::Share;
 
 /// Where so many records have come, a pause is no reason to wait for more of them.
 const ENOUGH: usize = 256;
@@ -91,6 +92,18 @@ impl LiveSource for Ahead {
             // Who cannot go back goes on with whatever comes, and this comes next.
             (Some(_), Some(held)) if !self.source.can_go_back() => Ok(Box::new(held)),
             _ => self.source.clone().open(from),
+        }
+    }
+
+    fn check_shards(&self, shards: usize) -> Result<()> {
+        self.source.check_shards(shards)
+    }
+
+    /// What has shares can go back: each share reads its own of the first records again.
+    fn open_share(self: Arc<Self>, share: Share, from: Option<&Position>) -> Result<Box<dyn LiveReader>> {
+        match share.shards {
+            1 => self.open(from),
+            _ => self.source.clone().open_share(share, from),
         }
     }
 

@@ -83,6 +83,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::data::{Cells, Digest, Position, Values};
 use crate::error::{Error, Result};
+use crate::order::Share;
 
 /// A future behind a pointer, so that traits with async methods can be objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -176,6 +177,27 @@ pub trait LiveSource: Send + Sync {
 
     /// A reader from a position on; `None` is the beginning. May block.
     fn open(self: Arc<Self>, from: Option<&Position>) -> Result<Box<dyn LiveReader>>;
+
+    /// Returns an error unless it can be shared out among so many shards. What comes as one stream cannot.
+    fn check_shards(&self, shards: usize) -> Result<()> {
+        if shards == 1 {
+            return Ok(());
+        }
+        Err(Error::option(format!(
+            "batch.shards = {shards}: {} comes as one stream, which cannot be shared out; learn from it with \
+             batch.shards = 1, or from a watched folder, a topic, or files that are there",
+            self.manifest().kind
+        ))
+        .with_key("batch.shards"))
+    }
+
+    /// A reader of one share, which has positions of its own. Whose a record is follows from where it is kept (the name
+    /// of a file, the number of a partition), so it is the same whoever reads it, and whenever. Only a source that can
+    /// go back has more than one share. May block.
+    fn open_share(self: Arc<Self>, share: Share, from: Option<&Position>) -> Result<Box<dyn LiveReader>> {
+        self.check_shards(share.shards)?;
+        self.open(from)
+    }
 
     /// A checkpoint with this position is on disk: what comes before it need not be kept for this run any more. Must
     /// not block.

@@ -8,6 +8,9 @@
 //! the same name is named in a note and not learned from again; one that was deleted and comes back as another is new.
 //! A file that cannot be read is bad data (`on_bad`), and the next one follows.
 //!
+//! **Shares.** Whose a file is follows from its name ([`has_file`]); a share has its own files by name, as if the others
+//! were not there. Readers of several shares look together.
+//!
 //! A window is one block of a file: a row group, a range of lines, a frame, or a fixed number of rows. What a file is
 //! inside is not known here: an [`OpenFile`] opens each as a source of its own, and refuses one that is unlike the
 //! first. `places` looks, `arrivals` decides which file is next, `place` is a position, `reader` delivers. Opened by
@@ -22,18 +25,19 @@ mod reader;
 mod tests;
 
 use std::fmt;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
 pub use self::first::FirstFiles;
-use self::places::Places;
+use self::places::{Look, Places};
 use self::reader::{Pace, WatchReader};
 use super::store::Shard;
 use super::{BoxFuture, LiveReader, LiveSource, Manifest, OnGap, Source};
-use crate::data::Position;
+use crate::data::{Digest, Position};
 use crate::error::{Error, Result};
+use crate::order::Share;
 
 /// How a folder is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,8 @@ pub struct Watched {
     /// Files are read here; whoever reads them waits on a thread of its own.
     runtime: Handle,
     pace: Pace,
+    /// The last look that readers of several shares had, and when it began.
+    looked: Mutex<Option<(Instant, Look)>>,
 }
 
 impl Watched {
@@ -75,8 +81,32 @@ impl Watched {
         })?;
         let manifest = Manifest::new("watched files", Vec::new(), how);
         let pace = Pace::new(places.has_store());
-        Ok(Self { places, options, files, manifest, runtime, pace })
+        Ok(Self { places, options, files, manifest, runtime, pace, looked: Mutex::default() })
     }
+
+    /// The files of a share that are there, as of a look that began at `not_before` or later, and when it began. A
+    /// folder is listed once for all shares that are read here: that takes time, and of a store money. Blocks.
+    fn look(&self, share: Share, not_before: Instant) -> Result<(Instant, Look)> {
+        let look = || -> Result<(Instant, Look)> {
+            let begun = Instant::now();
+            Ok((begun, self.runtime.block_on(self.places.look())?))
+        };
+        if share.shards == 1 {
+            return look();
+        }
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        let recent = looked.take().filter(|(begun, _)| *begun >= not_before);
+        let (begun, look) = looked.insert(recent.map_or_else(look, Ok)?);
+        let own = look.files.iter().filter(|(name, _)| has_file(share, name));
+        let files = own.map(|(name, shard)| (name.clone(), shard.clone())).collect();
+        Ok((*begun, Look { files, missing: look.missing.clone() }))
+    }
+}
+
+/// Returns true if a file is that of a share, by its name below the folder that is watched. Part of what a position
+/// means: never change it.
+fn has_file(share: Share, name: &str) -> bool {
+    share.shards == 1 || share.has(Digest::new().part(name).number())
 }
 
 impl LiveSource for Watched {
@@ -89,7 +119,15 @@ impl LiveSource for Watched {
     }
 
     fn open(self: Arc<Self>, from: Option<&Position>) -> Result<Box<dyn LiveReader>> {
-        Ok(Box::new(WatchReader::open(self, from)?))
+        self.open_share(Share::default(), from)
+    }
+
+    fn check_shards(&self, _: usize) -> Result<()> {
+        Ok(()) // a shard may be without a file for now
+    }
+
+    fn open_share(self: Arc<Self>, share: Share, from: Option<&Position>) -> Result<Box<dyn LiveReader>> {
+        Ok(Box::new(WatchReader::open(self, share, from)?))
     }
 }
 

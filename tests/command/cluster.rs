@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anemone::rng::Rng;
 
 use crate::common::running::{any_checkpoint, newest_step, outcome};
-use crate::common::shards::{picture, texts, write_images, write_texts};
+use crate::common::shards::{picture, texts, write_images, write_rows, write_texts};
 use crate::mpi::{Mpi, installed, wanted_kills};
 
 /// No job takes longer, however busy the machine is.
@@ -183,6 +183,63 @@ fn long_pipeline(dir: &Path) -> PathBuf {
     let path = dir.join("long.toml");
     std::fs::write(&path, text).unwrap();
     path
+}
+
+/// Files of rows for a folder that is watched, by names that deal them out to three shards evenly.
+fn write_watched(folder: &Path, files: usize, cats: u8) {
+    std::fs::create_dir_all(folder).unwrap();
+    for file in 0..files {
+        let mut rng = Rng::new(file as u64);
+        let values = (0..60 * 6).map(|_| (rng.uniform() * rng.uniform() * f64::from(cats)) as u8).collect();
+        write_rows(&folder.join(format!("data-{file:04}.parquet")), values, 6, 20);
+    }
+}
+
+#[test]
+fn a_watched_folder_is_learned_alike_by_one_process_and_by_ranks_and_one_without_files_holds_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let libraries = installed();
+    let Some(mpi) = libraries.first() else { return };
+    write_watched(&dir.path().join("shards"), 12, 5);
+    let pipeline = |name: &str, batch: &str, learn: &str| {
+        let text = format!(
+            "[source]\nfiles = '{}/shards/*.parquet'\nwatch = true\nsettle = 0.1\n[batch]\nrows = 24\n{batch}\n\
+             [circuit]\nmodel = 'hclt'\nlatents = 3\nstructure_rows = 200\n[learn]\n{learn}\n",
+            dir.path().display()
+        );
+        let path = dir.path().join(format!("{name}.toml"));
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    // Every shard has rows: the same bits.
+    let sure = pipeline("sure", "shards = 3\nmax_wait = 'never'", "batches = 7");
+    let want = alone(&sure, &dir.path().join("alone"));
+    assert_eq!((want.2["step"].as_u64(), want.2["rows"].as_u64()), (Some(7), Some(168)));
+    let out = dir.path().join("ranks");
+    succeeds(&mut job(mpi, 2, &[], &sure, &out, &[]), mpi.name);
+    assert!(outcome(&out) == want, "two ranks learned another model");
+    // Shards run out of files one after the other: every row is learned from all the same.
+    let all = pipeline("all", "shards = 3\nmax_wait = 0.3", "rows = 720");
+    let out = dir.path().join("all");
+    succeeds(&mut job(mpi, 2, &[], &all, &out, &[]), mpi.name);
+    assert_eq!(outcome(&out).2["rows"], 720);
+    // Ranks that have seen other files first: what the first has understood is what is meant.
+    for (folder, cats) in [("one", 5), ("two", 3)] {
+        write_watched(&dir.path().join(folder).join("shards"), 12, cats);
+    }
+    let text = std::fs::read_to_string(&sure).unwrap().replace(&format!("{}/", dir.path().display()), "");
+    std::fs::write(&sure, text).unwrap();
+    let out = dir.path().join("unlike");
+    let mut command = mpi.launcher(1, &["-wdir", dir.path().join("one").to_str().unwrap()]);
+    for rank in 0..2 {
+        if rank == 1 {
+            command.args([":", "-n", "1", "-wdir"]).arg(dir.path().join("two"));
+        }
+        command.arg(env!("CARGO_BIN_EXE_anemone")).arg("train").arg(&sure).arg("--out").arg(&out);
+        command.args(["--threads", "1", "--device", "cpu"]);
+    }
+    succeeds(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()), mpi.name);
+    assert_eq!(outcome(&out).2["step"], 7);
 }
 
 #[test]

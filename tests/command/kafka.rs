@@ -226,7 +226,7 @@ fn a_topic_is_learned_once_under_kills_and_broker_restarts_and_mistakes_are_name
     let each = rows / PARTITIONS as usize;
     check_offsets(&expected.2["cursor"], each as u64);
     println!("uninterrupted: {rows} rows in {time:.1?}");
-    check_lag(&broker, each);
+    check_lag(&broker, "plain", each);
 
     // The same rows in a compressed topic, killed and without a broker again and again. By steps, not by seconds: what
     // is killed has learned something since it was resumed.
@@ -273,7 +273,34 @@ fn a_topic_is_learned_once_under_kills_and_broker_restarts_and_mistakes_are_name
     assert!(found.1 == expected.1, "the optimizer's state differs after {kills} kills");
     assert!(useful > 0 && (restarts > 0 || wanted_kills < 3), "{useful} kills after progress, {restarts} restarts");
 
+    check_shards(&broker, folder.path(), rows);
     check_mistakes(&broker, folder.path(), rows);
+}
+
+/// Partitions that are dealt out to shards: every row once, and the group knows of all of them.
+fn check_shards(broker: &Broker, folder: &Path, rows: usize) {
+    broker.create_topic("shared");
+    broker.send_rows("shared", rows, "none");
+    let run = |shards: usize| {
+        let batch = format!("[batch]\nshards = {shards}\nmax_wait = 'never'\n");
+        let text = pipeline(broker, "shared", rows, "").replace("[batch]\n", &batch);
+        let (file, out) = (folder.join(format!("shared-{shards}.toml")), folder.join(format!("shared-{shards}")));
+        std::fs::write(&file, text).unwrap();
+        (finish(start(&file, &out), PATIENCE), out)
+    };
+    let (output, out) = run(4);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found = outcome(&out).2;
+    assert_eq!(found["rows"], rows);
+    for (shard, cursor) in found["cursor"]["shards"].as_array().unwrap().iter().enumerate() {
+        let next = cursor["position"]["next"].as_object().unwrap();
+        assert!(next.keys().all(|partition| partition.parse::<usize>().unwrap() % 4 == shard), "{shard}: {cursor}");
+        assert_eq!(next.len(), 2, "{shard}: {cursor}");
+    }
+    check_lag(broker, "shared", rows / PARTITIONS as usize);
+    let (output, _) = run(9);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("batch.shards = 9: topic `shared` has 8 partitions"), "{said}");
 }
 
 /// Every message of every partition is before the cursor: in windows that are over, or in the rows of the current one.
@@ -288,10 +315,10 @@ fn check_offsets(cursor: &Value, each: u64) {
 }
 
 /// The group knows how far a checkpoint is, or the one before it.
-fn check_lag(broker: &Broker, each: usize) {
+fn check_lag(broker: &Broker, topic: &str, each: usize) {
     let consumer: BaseConsumer = broker.config().set("group.id", "lag").create().unwrap();
     let mut list = TopicPartitionList::new();
-    list.add_partition_range("plain", 0, PARTITIONS - 1);
+    list.add_partition_range(topic, 0, PARTITIONS - 1);
     let committed = consumer.committed_offsets(list, Duration::from_secs(20)).unwrap();
     for element in committed.elements() {
         let offset = element.offset().to_raw().unwrap();

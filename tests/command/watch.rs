@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anemone::data::Digest;
 use anemone::rng::Rng;
 
 use crate::common::running::{last_checkpoint, outcome};
@@ -36,10 +37,10 @@ fn shard(folder: &Path, number: usize) -> Vec<u8> {
 }
 
 /// Lets shards appear: by rename, by slow copying, and a corrupt one among them.
-fn deliver(made: &Path, into: &Path, count: usize, apart: Duration) {
+fn deliver(made: &Path, into: &Path, name: &str, count: usize, apart: Duration) {
     for number in 0..count {
         let begun = Instant::now();
-        let (mut bytes, path) = (shard(made, number), into.join(format!("shard-{number:04}.parquet")));
+        let (mut bytes, path) = (shard(made, number), into.join(format!("{name}-{number:04}.parquet")));
         if number == count / 2 {
             let middle = bytes.len() / 2;
             bytes.truncate(middle); // whole by every sign, and no Parquet file
@@ -119,7 +120,7 @@ fn shards_that_arrive_under_kills_are_learned_once_each_and_to_the_same_bits() {
     let producer = {
         let (made, shards, is_over) = (made, shards.clone(), is_over.clone());
         thread::spawn(move || {
-            deliver(&made, &shards, count, apart);
+            deliver(&made, &shards, "shard", count, apart);
             is_over.store(true, Ordering::SeqCst);
         })
     };
@@ -154,6 +155,50 @@ fn shards_that_arrive_under_kills_are_learned_once_each_and_to_the_same_bits() {
         assert!(position.contains(&corrupt), "the corrupt one was taken too");
     }
     println!("{count} shards, {killed} kills: same bits");
+}
+
+/// Two shards that wait for each other for ever: batches are a function of the files alone, whenever they come.
+#[test]
+fn shards_of_batches_have_files_of_their_own_and_the_same_bits_under_kills() {
+    let (count, apart, kills) = sizes();
+    let folder = tempfile::tempdir().unwrap();
+    let (made, shards) = (folder.path().join("made"), folder.path().join("shards"));
+    for folder in [&made, &shards] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    // Whose a file is follows from its name; the shorter shard decides how many batches there are.
+    let own = |shard: u64| {
+        let good = (0..count).filter(|&number| number != count / 2);
+        let name = |number: usize| Digest::new().part(format!("data-{number:04}.parquet")).number();
+        good.filter(|&number| name(number) % 2 == shard).count()
+    };
+    let batches = own(0).min(own(1)) * ROWS / 16;
+    assert!(batches > 2 * count, "names that happen to be dealt out evenly: {batches}");
+    let file = pipeline(folder.path(), "watch.toml", &shards, &format!("[learn]\nbatches = {batches}\n"));
+    let text = std::fs::read_to_string(&file).unwrap().replace("[batch]\n", "[batch]\nshards = 2\n");
+    std::fs::write(&file, text).unwrap();
+    let producer = {
+        let (made, shards) = (made, shards.clone());
+        thread::spawn(move || deliver(&made, &shards, "data", count, apart))
+    };
+    let out = folder.path().join("killed");
+    let mut rng = Rng::new(5);
+    let mean = apart.mul_f64(0.7 * count as f64 / kills as f64);
+    for _ in 0..kills {
+        let mut child = start(&file, &out);
+        thread::sleep(mean.mul_f64(0.4 + 0.9 * rng.uniform()));
+        child.kill().unwrap(); // SIGKILL, by id; it may be over
+        child.wait().unwrap();
+    }
+    finish(start(&file, &out), "the last stretch");
+    producer.join().unwrap();
+    let whole = folder.path().join("whole");
+    finish(start(&file, &whole), "the run that nobody killed");
+    let (found, expected) = (outcome(&out), outcome(&whole));
+    assert_eq!(found.2["rows"], 32 * batches, "{}", found.2);
+    assert_eq!(found.2["cursor"]["shards"].as_array().unwrap().len(), 2);
+    assert_eq!(found.2, expected.2, "places and counters");
+    assert!(found.0 == expected.0 && found.1 == expected.1, "the bits differ after {kills} kills");
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Live sources: every row once in what is kept, from any cursor; epochs by rows; batches that do not wait for ever.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anemone::Result;
 use anemone::batcher::{BadPolicy, BatchSpec, OnBad};
 use anemone::data::{Cursor, Item, Position};
+use anemone::order::Share;
 use anemone::pipeline::stream::{Stream, StreamOptions};
 use anemone::source::{
     Arrived, Blobs, LiveReader, LiveSource, Manifest, Piece, Positions, ReadLimits, Records, Source,
@@ -16,13 +18,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::made::{Kind, MadeDecoder, Seen, run};
 
-/// Records in partitions, which are merged as they arrive: in another order for every `arrival`.
-struct MadeLive {
+/// Records in partitions, which are merged as they arrive: in another order for every `arrival`. Partition p is that of
+/// shard p mod the number of shards.
+pub struct MadeLive {
     manifest: Manifest,
     partitions: Vec<Vec<Vec<u8>>>,
     arrival: u64,
     /// After the last record nothing comes, instead of the end.
     is_endless: bool,
+    /// How many records of each partition are there so far, where not all are.
+    there: Option<Arc<Vec<AtomicUsize>>>,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -33,9 +38,22 @@ struct Place {
 }
 
 impl MadeLive {
-    fn source(partitions: Vec<Vec<Vec<u8>>>, arrival: u64) -> Source {
+    pub fn source(partitions: Vec<Vec<Vec<u8>>>, arrival: u64) -> Source {
         let manifest = Manifest::new("made-live", vec![], "");
-        Source::Live(Arc::new(Self { manifest, partitions, arrival, is_endless: false }))
+        Source::Live(Arc::new(Self { manifest, partitions, arrival, is_endless: false, there: None }))
+    }
+
+    /// One that does not end, with as many records of each partition as are there at a time.
+    pub fn growing(partitions: Vec<Vec<Vec<u8>>>, there: &Arc<Vec<AtomicUsize>>) -> Source {
+        let manifest = Manifest::new("made-live", vec![], "");
+        let there = Some(there.clone());
+        Source::Live(Arc::new(Self { manifest, partitions, arrival: 1, is_endless: true, there }))
+    }
+
+    /// How many records of a partition are there.
+    fn size(&self, partition: usize) -> usize {
+        let size = self.partitions[partition].len();
+        self.there.as_ref().map_or(size, |there| there[partition].load(Ordering::SeqCst).min(size))
     }
 }
 
@@ -49,14 +67,23 @@ impl LiveSource for MadeLive {
     }
 
     fn open(self: Arc<Self>, from: Option<&Position>) -> Result<Box<dyn LiveReader>> {
+        self.open_share(Share::default(), from)
+    }
+
+    fn check_shards(&self, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn open_share(self: Arc<Self>, share: Share, from: Option<&Position>) -> Result<Box<dyn LiveReader>> {
         let start = Place { next: vec![0; self.partitions.len()], turn: None };
         let place = from.map_or(Ok(start), Position::read)?;
-        Ok(Box::new(MadeReader { chance: self.arrival, source: self, place, window: None }))
+        Ok(Box::new(MadeReader { chance: self.arrival, source: self, share, place, window: None }))
     }
 }
 
 struct MadeReader {
     source: Arc<MadeLive>,
+    share: Share,
     place: Place,
     /// What is left of the current window: a partition and its records.
     window: Option<(usize, std::ops::Range<usize>)>,
@@ -89,8 +116,9 @@ impl LiveReader for MadeReader {
             return Ok(Some(Arrived::Piece(Piece { file, positions, records: Records::Blobs(blobs), bad: vec![] })));
         }
         if self.place.turn.is_none() {
-            let sizes: Vec<usize> = self.source.partitions.iter().map(Vec::len).collect();
-            let open: Vec<usize> = (0..sizes.len()).filter(|&p| self.place.next[p] < sizes[p]).collect();
+            let sizes: Vec<usize> = (0..self.source.partitions.len()).map(|p| self.source.size(p)).collect();
+            let own = (0..sizes.len()).filter(|&p| self.share.has(p as u64));
+            let open: Vec<usize> = own.filter(|&p| self.place.next[p] < sizes[p]).collect();
             if open.is_empty() && self.source.is_endless {
                 thread::sleep(Duration::from_millis(20));
                 return Ok(Some(Arrived::Quiet));
@@ -109,7 +137,7 @@ impl LiveReader for MadeReader {
     }
 }
 
-fn numbered(sizes: &[usize]) -> Vec<Vec<Vec<u8>>> {
+pub fn numbered(sizes: &[usize]) -> Vec<Vec<Vec<u8>>> {
     let mut numbers = 0u32..;
     sizes
         .iter()
@@ -204,7 +232,7 @@ proptest! {
 fn a_batch_that_is_not_full_goes_after_its_wait_and_nothing_is_lost() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let manifest = Manifest::new("made-live", vec![], "");
-    let live = MadeLive { manifest, partitions: numbered(&[7]), arrival: 3, is_endless: true };
+    let live = MadeLive { manifest, partitions: numbered(&[7]), arrival: 3, is_endless: true, there: None };
     let source = Source::Live(Arc::new(live));
     let batch = BatchSpec { rows: 5, max_wait: Some(Duration::from_millis(60)), ..BatchSpec::default() };
     runtime.block_on(async {

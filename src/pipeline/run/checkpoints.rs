@@ -122,9 +122,9 @@ impl Run<'_> {
             gauge!(telemetry::CHECKPOINT_TIME).set(now.as_secs_f64());
         }
         self.checkpointed.path = Some(path.clone());
-        let position = self.checkpointed.cursor.as_ref().and_then(|cursor| cursor.position.as_ref());
-        if let (Source::Live(source), Some(position)) = (&self.inputs.source, position) {
-            source.kept(position);
+        if let (Source::Live(source), Some(cursor)) = (&self.inputs.source, &self.checkpointed.cursor) {
+            let positions = std::iter::once(cursor).chain(&cursor.shards).filter_map(|place| place.position.as_ref());
+            positions.for_each(|position| source.kept(position));
         }
         self.observer.event(&Event::Checkpointed { path });
         Ok(())

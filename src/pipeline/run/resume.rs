@@ -41,7 +41,6 @@ pub(super) fn find_checkpoint(
 /// The pipeline with what the first rows of a live stream decided when the run began, where it is silent: they may be
 /// gone, and so may the first file of a watched folder.
 pub(super) fn as_decided(spec: &PipelineSpec, resumed: Option<&Found>) -> PipelineSpec {
-    let mut spec = spec.clone();
     let record = resumed.and_then(|(_, checkpoint)| RunRecord::read(&checkpoint.meta.extra).ok());
     let saved = record.and_then(|record| PipelineSpec::parse(&record.pipeline, RESOLVED).ok());
     let is_same = |saved: &PipelineSpec| {
@@ -49,7 +48,12 @@ pub(super) fn as_decided(spec: &PipelineSpec, resumed: Option<&Found>) -> Pipeli
         let (now, then) = (&spec.source, &saved.source);
         now.is_live() && now.files == then.files && topic(now) == topic(then)
     };
-    let Some(saved) = saved.filter(is_same) else { return spec };
+    saved.filter(is_same).map_or_else(|| spec.clone(), |saved| as_understood(spec, &saved))
+}
+
+/// The pipeline with what was understood of its live source by whoever wrote `saved`, where it is silent.
+pub(super) fn as_understood(spec: &PipelineSpec, saved: &PipelineSpec) -> PipelineSpec {
+    let mut spec = spec.clone();
     // The rows in which the columns of a table were understood do not come again.
     if spec.decode.kind.is_none_or(|kind| saved.decode.kind == Some(kind))
         && spec.decode.schema.is_none()
@@ -68,7 +72,7 @@ pub(super) fn as_decided(spec: &PipelineSpec, resumed: Option<&Found>) -> Pipeli
             spec.decode.color = spec.decode.color.or(saved.decode.color);
         }
         if spec.source.column.is_none() && spec.source.columns.is_empty() {
-            (spec.source.column, spec.source.columns) = (saved.source.column, saved.source.columns);
+            (spec.source.column, spec.source.columns) = (saved.source.column.clone(), saved.source.columns.clone());
         }
     }
     spec

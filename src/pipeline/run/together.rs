@@ -10,8 +10,9 @@ use metrics::{counter, gauge};
 use serde::{Deserialize, Serialize};
 
 use super::record::RunRecord;
+use super::resume::as_understood;
 use super::summary::Reason;
-use super::{Found, Run, RunFiles, TrainOptions, open_folder};
+use super::{Found, RESOLVED, Run, RunFiles, TrainOptions, open_folder};
 use crate::circuit::json::{read_circuit, write_circuit};
 use crate::circuit::{Circuit, Params};
 use crate::cluster::Ranks;
@@ -21,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::learner::Checkpoint;
 use crate::pipeline::feed::{Offer, Taken};
 use crate::pipeline::observer::RankWork;
+use crate::pipeline::prepare::Inputs;
 use crate::pipeline::spec::PipelineSpec;
 use crate::pipeline::team::{Team, Told};
 use crate::telemetry::{self, HEALTH};
@@ -28,7 +30,7 @@ use crate::telemetry::{self, HEALTH};
 /// What a rank says before a batch.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Word {
-    /// What its shards have next; nothing if it does not wait for them any more.
+    /// What its shards have next, if only that they have nothing yet; nothing if it does not ask them any more.
     offers: Vec<Offer>,
     /// Somebody asked it to stop.
     stop: bool,
@@ -90,7 +92,7 @@ impl Run<'_> {
         let taken = self.stream.take(&offers).inspect_err(|_| self.team.settle())?;
         match taken {
             Taken::End => return Ok(Some(Reason::End)),
-            Taken::LeftOut => {}
+            Taken::LeftOut | Taken::Nothing => {}
             Taken::Item(item) => self.take_item(*item).await?,
         }
         self.checkpoint_if_due().await?;
@@ -320,6 +322,22 @@ fn binary_digest() -> String {
         Ok(digest.finish())
     };
     read().unwrap_or_default() // no reason to end: versions and pipelines are compared besides
+}
+
+/// What was opened, on every rank as the first has understood it: of a live source two ranks may have seen different
+/// records first.
+pub(super) async fn as_first_understood(team: &Team, spec: &PipelineSpec, opened: Inputs) -> Result<Inputs> {
+    if team.is_alone() || !spec.source.is_live() {
+        return Ok(opened);
+    }
+    let mine = team.is_first().then(|| opened.spec.to_toml().map(String::into_bytes)).transpose();
+    let first = team.made_by_first(mine).await?.unwrap_or_default();
+    let first = PipelineSpec::parse(&String::from_utf8_lossy(&first), RESOLVED)?;
+    let again = match first == opened.spec {
+        true => Ok(opened),
+        false => Inputs::open(&as_understood(spec, &first)).await,
+    };
+    team.agree(again).await
 }
 
 /// Every rank must have the same data before it; `identity` says what this one has.

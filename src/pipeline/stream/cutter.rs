@@ -10,12 +10,11 @@ use tokio::runtime::Handle;
 use super::fetcher::ToRead;
 use super::{Done, Job, Stopped, Work, caught};
 use crate::batcher::BatcherInput;
-use crate::data::Position;
 use crate::decode::BadRecord;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::budget::ByteBudget;
 use crate::pipeline::waits::Waits;
-use crate::source::{Arrived, Fetched, LiveSource, ReadLimits};
+use crate::source::{Arrived, Fetched, LiveReader, ReadLimits};
 
 /// Cuts blocks into pieces and numbers everything.
 pub(super) struct Cutter {
@@ -55,7 +54,9 @@ impl Cutter {
                     let bytes = rows.len() as u64 * self.row_bytes;
                     self.send_work(Job::Gather(source, rows), bytes)?;
                 }
-                ToRead::Live { source, from } => self.cut_live(source, from.as_ref())?,
+                ToRead::Live { source, share, from } => {
+                    self.cut_live(|| source.open_share(share, from.as_ref()))?;
+                }
                 ToRead::WindowEnd => self.send_input(Ok(Some(BatcherInput::WindowEnd(None))))?,
                 ToRead::EpochEnd => self.send_input(Ok(Some(BatcherInput::EpochEnd)))?,
                 ToRead::End => self.send_input(Ok(None))?,
@@ -83,8 +84,8 @@ impl Cutter {
         }
     }
 
-    fn cut_live(&mut self, source: Arc<dyn LiveSource>, from: Option<&Position>) -> std::result::Result<(), Stopped> {
-        let mut reader = match caught(|| source.open(from)) {
+    fn cut_live(&mut self, open: impl FnOnce() -> Result<Box<dyn LiveReader>>) -> std::result::Result<(), Stopped> {
+        let mut reader = match caught(open) {
             Ok(reader) => reader,
             Err(error) => return self.break_off(error),
         };

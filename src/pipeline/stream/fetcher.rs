@@ -26,6 +26,7 @@ pub(super) enum ToRead {
     },
     Live {
         source: Arc<dyn LiveSource>,
+        share: Share,
         from: Option<Position>,
     },
     WindowEnd,
@@ -113,7 +114,7 @@ impl Fetcher {
     }
 
     async fn send_live(&self, source: Arc<dyn LiveSource>, from: Option<Position>) -> std::result::Result<(), Stopped> {
-        self.to_read.send(ToRead::Live { source, from }).await?;
+        self.to_read.send(ToRead::Live { source, share: self.share, from }).await?;
         self.to_read.send(ToRead::EpochEnd).await?;
         Ok(())
     }

@@ -24,6 +24,7 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use super::spec::{KafkaSpec, is_secret};
 use super::{Access, Message};
 use crate::error::{Error, Result};
+use crate::order::Share;
 use crate::source::ReadLimits;
 use crate::telemetry;
 
@@ -297,11 +298,18 @@ impl Connection {
     }
 
     /// Shows how many messages are still to come.
-    pub fn show_lag(&self, next: &BTreeMap<i32, i64>) {
+    pub fn show_lag(&self, next: &BTreeMap<i32, i64>, share: Share) {
         let state = self.consumer.context().state();
         let lag = |(partition, next): (&i32, &i64)| state.ends.get(partition).map(|end| (end - next).max(0) as f64);
         let lag: f64 = next.iter().filter_map(lag).sum();
-        gauge!(telemetry::SOURCE_LAG, telemetry::TOPIC => self.topic.to_string()).set(lag);
+        let topic = self.topic.to_string();
+        match share.shards {
+            1 => gauge!(telemetry::SOURCE_LAG, telemetry::TOPIC => topic).set(lag),
+            _ => {
+                let shard = share.shard.to_string();
+                gauge!(telemetry::SOURCE_LAG, telemetry::TOPIC => topic, telemetry::SHARD => shard).set(lag);
+            }
+        }
     }
 
     fn place(&self) -> String {

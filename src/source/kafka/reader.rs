@@ -13,9 +13,10 @@ use metrics::counter;
 use super::Message;
 use super::connection::{Connection, Polled, Queue};
 use super::position::{Place, Window};
-use super::source::{KafkaSource, chosen};
+use super::source::{KafkaSource, chosen, has_partition};
 use super::spec::{MergeOrder, OnGap};
 use crate::error::{Error, Result};
+use crate::order::Share;
 use crate::source::{Arrived, LiveReader, ReadLimits};
 use crate::telemetry;
 
@@ -46,6 +47,8 @@ const SHOW: Duration = Duration::from_secs(1);
 /// Reads a topic from a place on.
 pub(super) struct KafkaReader {
     source: Arc<KafkaSource>,
+    /// Which partitions are its own.
+    share: Share,
     connection: Connection,
     /// Before the window that is being put together. Its `window` is one that has to come again.
     place: Place,
@@ -66,10 +69,12 @@ pub(super) struct KafkaReader {
 }
 
 impl KafkaReader {
-    pub fn open(source: Arc<KafkaSource>, mut place: Place) -> Result<Self> {
+    pub fn open(source: Arc<KafkaSource>, share: Share, mut place: Place) -> Result<Self> {
         let (connection, found) =
             Connection::open(&source.spec, &source.access, source.num_partitions, &source.limits)?;
-        let partitions = chosen(&source.spec, found)?;
+        let mut partitions = chosen(&source.spec, found)?;
+        partitions.retain(|&partition| has_partition(share, partition));
+        place.next.retain(|&partition, _| has_partition(share, partition));
         if let Some(gone) = place.next.keys().find(|partition| is_gone(&source, **partition, &partitions)) {
             return Err(vanished(&source.spec.topic, *gone));
         }
@@ -84,6 +89,7 @@ impl KafkaReader {
         let now = Instant::now();
         let mut reader = Self {
             source,
+            share,
             connection,
             place,
             queues: BTreeMap::new(),
@@ -315,10 +321,11 @@ impl KafkaReader {
             }
             None => {
                 self.in_doubt = None;
+                let own: Vec<i32> = found.iter().copied().filter(|&p| has_partition(self.share, p)).collect();
                 // One that does not answer yet is asked again.
-                if self.source.spec.partitions.is_empty() && self.begin_new(&found, ANSWER).is_ok_and(|any| any) {
+                if self.source.spec.partitions.is_empty() && self.begin_new(&own, ANSWER).is_ok_and(|any| any) {
                     let topic = &self.source.spec.topic;
-                    let now = format!("topic `{topic}`: there are {} partitions now", self.place.next.len());
+                    let now = format!("topic `{topic}`: there are {} partitions now", found.len());
                     self.ready.push_back(Arrived::Note(now));
                     self.assign()?;
                 }
@@ -353,7 +360,7 @@ impl LiveReader for KafkaReader {
         self.ready.extend(self.connection.news().map(Arrived::Note));
         if self.shown.elapsed() >= SHOW {
             self.shown = Instant::now();
-            self.connection.show_lag(&self.place.next);
+            self.connection.show_lag(&self.place.next, self.share);
         }
         if self.gather()? {
             self.deliver(limits)?;

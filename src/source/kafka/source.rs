@@ -12,6 +12,7 @@ use super::reader::KafkaReader;
 use super::spec::{KafkaSpec, StartAt};
 use crate::data::Position;
 use crate::error::{Error, Result};
+use crate::order::Share;
 use crate::source::token_width::TokenWidth;
 use crate::source::{Columns, LiveReader, LiveSource, Manifest, ReadLimits, Reading, RecordKind};
 
@@ -131,8 +132,25 @@ impl LiveSource for KafkaSource {
     }
 
     fn open(self: Arc<Self>, from: Option<&Position>) -> Result<Box<dyn LiveReader>> {
+        self.open_share(Share::default(), from)
+    }
+
+    fn check_shards(&self, shards: usize) -> Result<()> {
+        let partitions: Vec<i32> = self.start.next.keys().copied().collect();
+        let has_one = |shard| partitions.iter().any(|&partition| has_partition(Share { shard, shards }, partition));
+        let Some(without) = (0..shards).find(|&shard| !has_one(shard)) else { return Ok(()) };
+        let (count, topic) = (partitions.len(), &self.spec.topic);
+        let s = if count == 1 { "" } else { "s" };
+        Err(Error::option(format!(
+            "batch.shards = {shards}: topic `{topic}` has {count} partition{s} to read, and partition p is that of \
+             shard p mod {shards}: shard {without} would have none; lower batch.shards, or read more partitions"
+        ))
+        .with_key("batch.shards"))
+    }
+
+    fn open_share(self: Arc<Self>, share: Share, from: Option<&Position>) -> Result<Box<dyn LiveReader>> {
         let place = from.map_or_else(|| Ok(self.start.clone()), Position::read)?;
-        Ok(Box::new(KafkaReader::open(self, place)?))
+        Ok(Box::new(KafkaReader::open(self, share, place)?))
     }
 
     fn kept(&self, position: &Position) {
@@ -141,6 +159,11 @@ impl LiveSource for KafkaSource {
             committer.commit(&place.next);
         }
     }
+}
+
+/// Returns true if a partition is that of a share. Part of what a position means: never change it.
+pub(super) fn has_partition(share: Share, partition: i32) -> bool {
+    u64::try_from(partition).is_ok_and(|partition| share.has(partition))
 }
 
 /// The partitions that are read, of those that there are.

@@ -13,9 +13,10 @@ use super::spec::{DEFAULT_TIMEOUT, KafkaSpec, MergeOrder, MessageFormat, OnGap, 
 use super::{Access, KafkaSource};
 use crate::data::{Position, Values};
 use crate::error::{Error, ErrorKind, Result};
+use crate::order::Share;
 use crate::rng::Rng;
 use crate::source::token_width::TokenWidth;
-use crate::source::{Arrived, Columns, LiveSource, Piece, ReadLimits, RecordKind, Records};
+use crate::source::{Arrived, Columns, LiveReader, LiveSource, Piece, ReadLimits, RecordKind, Records};
 
 const LIMITS: ReadLimits = ReadLimits { piece_bytes: 256 << 10, part_bytes: 32 << 20, record_bytes: 1 << 20 };
 
@@ -81,7 +82,11 @@ type Delivered = (u32, Position, usize);
 /// What a source delivers from a position on, until `wanted` rows have come: each with the cursor just after it, as a
 /// checkpoint would have it (a position and the rows of its window that were delivered).
 fn read(source: &Arc<KafkaSource>, from: Option<&Position>, wanted: usize) -> Result<(Vec<Delivered>, Vec<String>)> {
-    let mut reader = source.clone().open(from)?;
+    read_from(source.clone().open(from)?, wanted)
+}
+
+/// The same of a reader.
+fn read_from(mut reader: Box<dyn LiveReader>, wanted: usize) -> Result<(Vec<Delivered>, Vec<String>)> {
     let (mut rows, mut notes) = (Vec::new(), Vec::new());
     let (mut window, mut of_window) = (None, 0);
     let begun = Instant::now();
@@ -247,6 +252,70 @@ fn a_run_that_is_further_than_its_topic_or_has_lost_a_partition_is_refused() {
     let mut rows: Vec<u32> = read(&source, Some(&at), 5).unwrap().0.iter().map(|(id, ..)| *id).collect();
     rows.sort_unstable();
     assert_eq!(rows, [8, 9, 100, 101, 102]);
+}
+
+/// What a share of a topic delivers from a position on, until `wanted` rows have come.
+fn read_share(source: &Arc<KafkaSource>, share: Share, from: Option<&Position>, wanted: usize) -> Vec<Delivered> {
+    let reader = source.clone().open_share(share, from).unwrap();
+    read_from(reader, wanted).unwrap().0
+}
+
+#[test]
+fn partitions_are_dealt_out_to_shards_and_each_reads_its_own_once_wherever_it_was_stopped() {
+    let broker = Broker::with_topic("shared", 5);
+    let sizes = [300, 450, 120, 700, 260];
+    let mut numbers = 0u32..;
+    let rows: Vec<Vec<u32>> = sizes.iter().map(|&size| numbers.by_ref().take(size).collect()).collect();
+    for (partition, rows) in rows.iter().enumerate() {
+        broker.send("shared", rows.iter().map(|&n| (partition as i32, number(n))));
+    }
+    let source = broker.open(&spec("shared", MessageFormat::Ids), false).unwrap();
+    let mut rng = Rng::new(4);
+    for shard in 0..2 {
+        let share = Share { shard, shards: 2 };
+        let own: Vec<u32> = rows.iter().skip(shard).step_by(2).flatten().copied().collect();
+        let all = read_share(&source, share, None, own.len());
+        let mut found: Vec<u32> = all.iter().map(|(id, ..)| *id).collect();
+        found.sort_unstable();
+        assert_eq!(found, own);
+        // Stopped at some row, and gone on with from there.
+        for _ in 0..3 {
+            let stop = rng.below(own.len());
+            let (_, at, row) = &all[stop];
+            let rest = read_share(&source, share, Some(at), own.len() - stop - 1 + row);
+            let mut kept: Vec<u32> = all[..=stop].iter().chain(&rest[*row..]).map(|(id, ..)| *id).collect();
+            kept.sort_unstable();
+            assert_eq!(kept, own, "stopped after row {stop}");
+        }
+        let place: Place = all.last().unwrap().1.read().unwrap();
+        assert!(place.next.keys().all(|partition| *partition as usize % 2 == shard), "{place:?}");
+    }
+    // One that a share has not seen yet has appeared since, and is that of its number.
+    let at = Place { next: BTreeMap::from([(0, 300)]), ..Place::default() }.position().unwrap();
+    let new = read_share(&source, Share { shard: 0, shards: 2 }, Some(&at), 120 + 260);
+    assert!(new.iter().all(|(id, ..)| rows[2].contains(id) || rows[4].contains(id)));
+    // In turns, among its own.
+    let in_turn = KafkaSpec { order: MergeOrder::RoundRobin, ..spec("shared", MessageFormat::Ids) };
+    let source = broker.open(&in_turn, false).unwrap();
+    let found = read_share(&source, Share { shard: 1, shards: 2 }, None, 300);
+    let found: Vec<u32> = found.into_iter().map(|(id, ..)| id).collect();
+    assert_eq!(found, [&rows[1][..100], &rows[3][..100], &rows[1][100..200]].concat());
+}
+
+#[test]
+fn more_shards_than_partitions_are_refused_with_both_numbers() {
+    let broker = Broker::with_topic("few", 3);
+    broker.send("few", (0..9).map(|n| ((n % 3) as i32, number(n))));
+    let source = broker.open(&spec("few", MessageFormat::Ids), false).unwrap();
+    (1..=3).for_each(|shards| source.check_shards(shards).unwrap());
+    let error = source.check_shards(4).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Option);
+    let text = error.to_string();
+    assert!(text.starts_with("batch.shards = 4: topic `few` has 3 partitions") && text.contains("shard 3"), "{text}");
+    // Those that are chosen may all be one shard's.
+    let even = KafkaSpec { partitions: vec![0, 2], ..spec("few", MessageFormat::Ids) };
+    let error = broker.open(&even, false).unwrap().check_shards(2).unwrap_err();
+    assert!(error.to_string().contains("has 2 partitions to read") && error.to_string().contains("shard 1"), "{error}");
 }
 
 #[test]

@@ -100,12 +100,16 @@ impl Folder {
 
     fn open_in(&self, folder: &Path, from: Option<&Position>) -> Result<Box<dyn LiveReader>> {
         let _inside = self.runtime.enter();
+        self.watch(folder, Duration::ZERO).open(from)
+    }
+
+    /// Watches a folder with so much time between two looks.
+    fn watch(&self, folder: &Path, every: Duration) -> Arc<Watched> {
         let options = WatchOptions { settle: Duration::ZERO, on_gap: self.on_gap };
         let patterns = [format!("{}/*.txt", folder.display())];
         let mut watched = Watched::new(&patterns, options, Arc::new(Words), "words").unwrap();
-        let (every, quiet) = (Duration::ZERO, Duration::from_millis(1));
-        watched.pace = Pace { every, pause: every, share: 0, quiet };
-        Arc::new(watched).open(from)
+        watched.pace = Pace { every, pause: Duration::ZERO, share: 0, quiet: Duration::from_millis(1) };
+        Arc::new(watched)
     }
 }
 
@@ -239,6 +243,91 @@ proptest! {
             prop_assert!(order_taken.is_sorted(), "{:?}", order_taken);
         }
     }
+}
+
+/// What every share of a folder delivers now, and where each is then.
+fn drain_shares(watched: &Arc<Watched>, from: &[Option<Position>]) -> (Vec<Vec<String>>, Vec<Option<Position>>) {
+    let shards = from.len();
+    let drained = from.iter().enumerate().map(|(shard, from)| {
+        let (words, end) = drain(&mut *watched.clone().open_share(Share { shard, shards }, from.as_ref()).unwrap());
+        (words, end.or(from.clone()))
+    });
+    drained.unzip()
+}
+
+#[test]
+fn shares_have_each_file_once_by_its_name_alone_whatever_came_when() {
+    let (early, late) = (Folder::new(), Folder::new());
+    let name = |file: usize| format!("{file:02}.txt");
+    for file in 0..24 {
+        early.add(&name(file), &text(&name(file), &[2, 1]));
+    }
+    let shards = 3;
+    let inside = early.runtime.enter();
+    let (at_once, _) = drain_shares(&early.watch(early.folder.path(), Duration::ZERO), &vec![None; shards]);
+    drop(inside);
+    let mut all = at_once.concat();
+    all.sort();
+    let expected: Vec<String> = (0..24)
+        .flat_map(|file| (0..3).map(move |word| (file, word)))
+        .map(|(file, word)| {
+            [(0, 0), (0, 1), (1, 0)].map(|(line, word)| format!("{}/{line}/{word}", name(file)))[word].clone()
+        })
+        .collect();
+    assert_eq!(all, expected);
+    for (shard, words) in at_once.iter().enumerate() {
+        assert!(words.len() > 6 && words.is_sorted(), "by name: {words:?}");
+        assert!(words.iter().all(|word| has_file(Share { shard, shards }, &word[..6])), "{words:?}");
+    }
+    // Another folder, where they come one by one, and every share is resumed after each.
+    let _inside = late.runtime.enter();
+    let watched = late.watch(late.folder.path(), Duration::ZERO);
+    let (mut places, mut one_by_one) = (vec![None; shards], vec![Vec::new(); shards]);
+    for file in 0..24 {
+        late.add(&name(file), &text(&name(file), &[2, 1]));
+        let (words, now) = drain_shares(&watched, &places);
+        one_by_one.iter_mut().zip(words).for_each(|(all, words)| all.extend(words));
+        places = now;
+    }
+    assert_eq!(one_by_one, at_once);
+    let of_position = |place: &Option<Position>| place.as_ref().unwrap().read::<place::Place>().unwrap();
+    let files: usize = places.iter().map(|place| of_position(place).taken.names().count()).sum();
+    assert_eq!(files, 24, "a place of a share has its own files");
+}
+
+#[test]
+fn shares_that_are_read_together_look_together_and_what_is_new_is_seen_by_its_own() {
+    let folder = Folder::new();
+    let _inside = folder.runtime.enter();
+    let watched = folder.watch(folder.folder.path(), Duration::from_secs(3600));
+    let share = |shard| Share { shard, shards: 2 };
+    let mut readers = [0, 1].map(|shard| watched.clone().open_share(share(shard), None).unwrap());
+    for reader in &mut readers {
+        assert!(drain(&mut **reader).0.is_empty());
+    }
+    let begun = |watched: &Watched| watched.looked.lock().unwrap().as_ref().unwrap().0;
+    let first = begun(&watched);
+    // A routine look of one is good for the other, and one that has to be fresh is.
+    assert_eq!(watched.look(share(0), first).unwrap().0, first);
+    assert!(watched.look(share(1), Instant::now()).unwrap().0 > first);
+    let names: Vec<String> = (0..8).map(|file| format!("{file}.txt")).collect();
+    names.iter().for_each(|name| folder.add(name, &text(name, &[1])));
+    let seen = |at: Instant, shard| watched.look(share(shard), at).unwrap().1.files.into_keys().collect::<Vec<_>>();
+    assert!(seen(first, 0).is_empty(), "as of then");
+    let now = Instant::now();
+    let both = [seen(now, 0), seen(now, 1)];
+    assert!(both[0].iter().all(|name| has_file(share(0), name)) && both.concat().len() == 8, "{both:?}");
+    if !cfg!(target_os = "linux") {
+        return;
+    }
+    // Changes are told of, so nobody waits for an hour.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut words: Vec<String> = Vec::new();
+    while words.len() < 8 && Instant::now() < deadline {
+        readers.iter_mut().for_each(|reader| words.extend(drain(&mut **reader).0));
+    }
+    words.sort();
+    assert!(words.iter().zip(&names).all(|(word, name)| word.starts_with(name)) && words.len() == 8, "{words:?}");
 }
 
 /// Files with their sizes, as a look finds them.
