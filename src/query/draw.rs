@@ -2,7 +2,7 @@
 //!
 //! `sample`, `sample_given` and `mpe` walk it alike and differ in how a sum chooses and in what becomes of an input.
 
-use crate::circuit::{Circuit, NodeId, NodeKind, ParamId, SumGroup};
+use crate::circuit::{Circuit, NodeId, NodeKind, ParamId, Params, SumGroup};
 use crate::data::Values;
 
 /// Decides where the way down leads.
@@ -39,6 +39,11 @@ pub(super) trait RowsGuide {
 
     /// As [`Guide::input`], for a row.
     fn input(&mut self, row: usize, var: usize, param: ParamId, unit: usize);
+
+    /// The same for all rows that reach an input, each with the unit that it reaches.
+    fn inputs(&mut self, rows: &[(usize, usize)], var: usize, param: ParamId) {
+        rows.iter().for_each(|&(row, unit)| self.input(row, var, param, unit));
+    }
 }
 
 /// Draws one induced tree for each of so many rows, node by node for all of them: what a node needs is then in a cache.
@@ -50,12 +55,17 @@ pub(super) fn descend_rows(circuit: &Circuit, num_rows: usize, guide: &mut impl 
     let mut passed = vec![NONE; circuit.nodes().len() * num_rows];
     let root = circuit.root().index() * num_rows;
     passed[root..root + num_rows].fill(0);
+    let mut reached = Vec::with_capacity(num_rows);
     for (i, node) in circuit.nodes().iter().enumerate().rev() {
         let (below, own) = passed.split_at_mut(i * num_rows);
         let rows = own[..num_rows].iter().enumerate().filter(|(_, unit)| **unit != NONE);
         let rows = rows.map(|(row, &unit)| (row, unit as usize));
         match &node.kind {
-            NodeKind::Input { var, param } => rows.for_each(|(row, unit)| guide.input(row, *var, *param, unit)),
+            NodeKind::Input { var, param } => {
+                reached.clear();
+                reached.extend(rows);
+                guide.inputs(&reached, *var, *param);
+            }
             NodeKind::Product { factors } => {
                 for (row, unit) in rows {
                     for factor in factors {
@@ -100,18 +110,37 @@ fn child_of(group: &SumGroup, mut chosen: usize) -> (NodeId, usize) {
     unreachable!("a param row is as long as its children together")
 }
 
-/// The values of a variable in the narrowest column type that holds whatever any of its inputs may draw.
-pub(super) fn narrowest(circuit: &Circuit, var: usize, values: &[f64]) -> Values {
-    let families = circuit.nodes().iter().filter_map(|node| match &node.kind {
-        NodeKind::Input { var: v, param } if *v == var => Some(circuit.distribution(*param).num_cats()),
-        _ => None,
-    });
-    // `None` where an input draws real numbers.
-    let cats = families.reduce(|a, b| Some(a?.max(b?))).flatten();
-    match cats {
-        None => Values::F32(values.iter().map(|&v| v as f32).collect()),
-        Some(0..=256) => Values::U8(values.iter().map(|&v| v as u8).collect()),
-        Some(257..=65_536) => Values::U16(values.iter().map(|&v| v as u16).collect()),
-        Some(_) => Values::U32(values.iter().map(|&v| v as u32).collect()),
+/// The weights of one unit of a group.
+pub(super) fn weights_of<'a>(params: &'a Params, group: &SumGroup, unit: usize) -> &'a [f32] {
+    let block = params.layout().block(group.param);
+    let start = block.values.start + unit * block.values_per_row;
+    &params.values()[start..start + block.values_per_row]
+}
+
+/// Of each variable, how many categories any of its inputs may draw from; `None` where one draws real numbers.
+pub(super) fn categories_drawn(circuit: &Circuit) -> Vec<Option<u32>> {
+    let mut all = vec![Some(0); circuit.num_vars()];
+    for node in circuit.nodes() {
+        if let NodeKind::Input { var, param } = &node.kind {
+            all[*var] = all[*var].zip(circuit.distribution(*param).num_cats()).map(|(a, b)| a.max(b));
+        }
     }
+    all
+}
+
+/// Drawn values, part by part, in the narrowest column type that holds all that might have been drawn.
+pub(super) fn narrowest<'a>(cats: Option<u32>, parts: impl Iterator<Item = &'a [f64]>) -> Values {
+    match cats {
+        None => Values::F32(converted(parts, |v| v as f32)),
+        Some(0..=256) => Values::U8(converted(parts, |v| v as u8)),
+        Some(257..=65_536) => Values::U16(converted(parts, |v| v as u16)),
+        Some(_) => Values::U32(converted(parts, |v| v as u32)),
+    }
+}
+
+/// A loop for each part: the compiler makes vectors of it.
+fn converted<'a, T>(parts: impl Iterator<Item = &'a [f64]>, convert: impl Fn(f64) -> T) -> Vec<T> {
+    let mut values = Vec::new();
+    parts.for_each(|part| values.extend(part.iter().map(|&v| convert(v))));
+    values
 }

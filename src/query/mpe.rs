@@ -5,7 +5,7 @@
 //! choices of all sums: in a chain the states, so that this is Viterbi's path. It does *not* maximise p(values), in
 //! which latents are summed out; see docs/MATH.md, "Most probable explanation".
 
-use super::draw::{RowsGuide, descend_rows, narrowest};
+use super::draw::{RowsGuide, categories_drawn, descend_rows, narrowest, weights_of};
 use super::input_posteriors::impossible;
 use crate::backend::cpu::{Evaluator, Mixing, ValueTile};
 use crate::circuit::log_values::panel;
@@ -63,17 +63,18 @@ pub(crate) fn mpe(evaluator: &Evaluator, batch: &Batch) -> Result<Mpe> {
         }
         // [vars × rows], row index fastest.
         let values = vec![0.0; num_vars * count];
-        let mut best =
-            Completion { evaluator, batch, tile, rescued, values, joints: vec![LogProduct::default(); count] };
+        let joints = vec![LogProduct::default(); count];
+        let mut best = Completion { evaluator, batch, tile, rescued, values, joints, places: Vec::new() };
         descend_rows(circuit, count, &mut best);
         Ok((best.values, best.joints.iter().map(LogProduct::log).collect::<Vec<_>>()))
     })?;
     let tiles: Vec<(Vec<f64>, Vec<f64>)> = tiles.into_iter().collect::<Result<_>>()?;
-    let columns = (0..num_vars).map(|var| {
-        let of_tile = |(values, log_joints): &(Vec<f64>, Vec<f64>)| {
-            values[var * log_joints.len()..(var + 1) * log_joints.len()].to_vec()
-        };
-        narrowest(circuit, var, &tiles.iter().flat_map(of_tile).collect::<Vec<_>>())
+    let columns = categories_drawn(circuit).into_iter().enumerate().map(|(var, cats)| {
+        let of_tiles = tiles.iter().map(|(values, log_joints)| {
+            let count = log_joints.len();
+            &values[var * count..(var + 1) * count]
+        });
+        narrowest(cats, of_tiles)
     });
     let rows = Batch::from_columns(columns.collect())?;
     let log_joints = tiles.into_iter().flat_map(|(_, log_joints)| log_joints).collect();
@@ -102,33 +103,66 @@ struct Completion<'a> {
     rescued: Vec<Option<Vec<Vec<f64>>>>,
     values: Vec<f64>,
     joints: Vec<LogProduct>,
+    /// Rows that reach the input in hand, and where the parameter is that each of them needs; kept for its memory.
+    places: Vec<(usize, usize)>,
 }
 
 impl RowsGuide for Completion<'_> {
     fn choose(&mut self, row: usize, node: NodeId, index: usize, group: &SumGroup, unit: usize) -> usize {
-        let weights = weights(self.evaluator, group, unit);
+        let weights = weights_of(self.evaluator.params(), group, unit);
         let chosen = match &self.rescued[row] {
             Some(values) => largest_log(weights, &panel(values, group)).0,
-            None => largest(weights, self.tile.panel(node, index, row)),
+            None => self.tile.largest(node, index, row, weights),
         };
         self.joints[row].multiply(f64::from(weights[chosen]));
         chosen
     }
 
     fn input(&mut self, row: usize, var: usize, param: ParamId, unit: usize) {
-        let (best, at) = (self.evaluator.best(), self.tile.rows().start + row);
+        let (evaluator, at) = (self.evaluator, self.tile.rows().start + row);
         let (value, log) = if self.batch.is_missing(at, var) {
+            let best = evaluator.best();
             (best.values[param.index()][unit], best.logs[param.index()][unit])
         } else {
             let value = self.batch.column(var).real(at);
-            (value, log_prob(self.evaluator, param, unit, value))
+            (value, log_prob(evaluator, param, unit, value))
         };
         self.values[var * self.joints.len() + row] = value;
         self.joints[row].log += log;
     }
+
+    /// A table is large, and every row reads another place of it: all are on their way before the first is waited for.
+    fn inputs(&mut self, rows: &[(usize, usize)], var: usize, param: ParamId) {
+        let evaluator = self.evaluator;
+        if !evaluator.circuit().distribution(param).is_table() {
+            return rows.iter().for_each(|&(row, unit)| self.input(row, var, param, unit));
+        }
+        let (first, count) = (self.tile.rows().start, self.joints.len());
+        let (column, best) = (self.batch.column(var), evaluator.best());
+        let (modes, highest) = (&best.values[param.index()], best.of_table(param));
+        let of_var = &mut self.values[var * count..(var + 1) * count];
+        self.places.clear();
+        for &(row, unit) in rows {
+            of_var[row] = match self.batch.is_missing(first + row, var) {
+                true => {
+                    self.joints[row].multiply(f64::from(highest[unit]));
+                    modes[unit]
+                }
+                false => {
+                    let value = column.real(first + row);
+                    let place = place_in_table(evaluator, param, unit, value);
+                    evaluator.prefetch(place);
+                    self.places.push((row, place));
+                    value
+                }
+            };
+        }
+        let theta = evaluator.params().values();
+        self.places.iter().for_each(|&(row, place)| self.joints[row].multiply(f64::from(theta[place])));
+    }
 }
 
-/// The logarithm of a product of many weights: they are multiplied as long as the range holds.
+/// The logarithm of a product of many weights and probabilities: they are multiplied as long as the range holds.
 #[derive(Clone, Debug)]
 struct LogProduct {
     log: f64,
@@ -155,36 +189,19 @@ impl LogProduct {
     }
 }
 
-/// The weights of one unit of a group.
-fn weights<'a>(evaluator: &'a Evaluator, group: &SumGroup, unit: usize) -> &'a [f32] {
-    let block = evaluator.circuit().layout().block(group.param);
-    let start = block.values.start + unit * block.values_per_row;
-    &evaluator.params().values()[start..start + block.values_per_row]
-}
-
 /// log f(value) of one unit of an input.
 fn log_prob(evaluator: &Evaluator, param: ParamId, unit: usize, value: f64) -> f64 {
-    let circuit = evaluator.circuit();
-    let (distribution, block) = (circuit.distribution(param), circuit.layout().block(param));
+    let distribution = evaluator.circuit().distribution(param);
     match distribution.is_table() {
-        true => {
-            let at = block.values.start + value as usize * block.units() + unit;
-            f64::from(evaluator.params().values()[at]).ln()
-        }
+        true => f64::from(evaluator.params().values()[place_in_table(evaluator, param, unit, value)]).ln(),
         false => distribution.log_prob(&evaluator.params().row(param, unit), value),
     }
 }
 
-/// The child with the largest w·v; the first of several.
-fn largest(weights: &[f32], panel: &[f32]) -> usize {
-    let (mut chosen, mut most) = (0, -1.0);
-    for (c, (&weight, &value)) in weights.iter().zip(panel).enumerate() {
-        let term = weight * value;
-        if term > most {
-            (chosen, most) = (c, term);
-        }
-    }
-    chosen
+/// Where f(value) of one unit of a table is among the parameters.
+fn place_in_table(evaluator: &Evaluator, param: ParamId, unit: usize, value: f64) -> usize {
+    let block = evaluator.circuit().layout().block(param);
+    block.values.start + value as usize * block.units() + unit
 }
 
 /// The log of the largest product below every unit, in double precision.
@@ -211,7 +228,9 @@ fn log_maxima(evaluator: &Evaluator, batch: &Batch, row: usize) -> Vec<Vec<f64>>
                 for group in groups {
                     let panel = panel(&nodes, group);
                     let units = circuit.params()[group.param.index()].units;
-                    values.extend((0..units).map(|unit| largest_log(weights(evaluator, group, unit), &panel).1));
+                    values.extend(
+                        (0..units).map(|unit| largest_log(weights_of(evaluator.params(), group, unit), &panel).1),
+                    );
                 }
                 values
             }

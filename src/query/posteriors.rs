@@ -171,75 +171,67 @@ pub(crate) fn posterior_marginals(evaluator: &Evaluator, batch: &Batch) -> Resul
     Ok(all)
 }
 
-/// Of the rows of a tile, variable by variable: flows times tables, many rows at once.
+/// Of the rows of a tile, variable by variable: flows times tables, many rows at once. All room is taken beforehand,
+/// and what is found is written where it stays.
 fn tile_marginals(evaluator: &Evaluator, tile: &mut FlowTile<'_>, batch: &Batch) -> Result<(Vec<Cell>, Vec<f32>)> {
-    let rows = tile.rows();
-    let mut rescued = vec![None; rows.len()];
+    let (first, count) = (tile.rows().start, tile.rows().len());
+    let mut rescued = vec![None; count];
     for (row, rescued) in rescued.iter_mut().enumerate() {
         if let InputWeights::Rescued(weights) = InputWeights::of(evaluator, tile, batch, row)? {
             *rescued = Some(weights.into_owned());
         }
     }
-    let is_missing = |var: usize| move |row: &usize| batch.is_missing(rows.start + row, var);
-    let (first, count) = (tile.rows().start, tile.rows().len());
-    let (mut cells, mut probabilities, mut part, mut sums) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let missing = |var: usize| (0..count).filter(move |&row| batch.is_missing(first + row, var));
+    // Where the next cell of each row goes, so that they are in the order of rows, then of variables.
+    let mut next = vec![0; count];
+    let mut num_probabilities = 0;
     for var in 0..batch.num_vars() {
-        let missing: Vec<usize> = (0..count).filter(is_missing(var)).collect();
-        if missing.is_empty() {
-            continue;
-        }
-        let number = num_cats(evaluator, var).is_none();
-        let (in_tile, aside): (Vec<usize>, Vec<usize>) =
-            missing.into_iter().partition(|&row| !number && rescued[row].is_none());
-        if !in_tile.is_empty() {
-            let leaves = evaluator.leaves_of(var);
-            tile.mix_table(leaves[0], &in_tile, &mut sums);
-            for &leaf in &leaves[1..] {
-                tile.mix_table(leaf, &in_tile, &mut part);
-                sums.iter_mut().zip(&part).for_each(|(sum, part)| *sum += part);
+        let cats = num_cats(evaluator, var).unwrap_or(0) as usize;
+        missing(var).for_each(|row| {
+            next[row] += 1;
+            num_probabilities += cats;
+        });
+    }
+    let mut num_cells = 0;
+    next.iter_mut().for_each(|next| num_cells += std::mem::replace(next, num_cells));
+    let unknown = Cell { row: 0, var: 0, place: Place::Number { mean: 0.0, variance: 0.0 } };
+    let (mut cells, mut probabilities) = (vec![unknown; num_cells], tile.room(num_probabilities));
+    let mut place = |row: usize, var: usize, place: Place| {
+        cells[next[row]] = Cell { row: first + row, var, place };
+        next[row] += 1;
+    };
+    let (mut start, mut in_tile) = (0, Vec::with_capacity(count));
+    for var in 0..batch.num_vars() {
+        let cats = num_cats(evaluator, var).map(|cats| cats as usize);
+        in_tile.clear();
+        in_tile.extend(missing(var).filter(|&row| cats.is_some() && rescued[row].is_none()));
+        if let Some(cats) = cats.filter(|_| !in_tile.is_empty()) {
+            let end = start + in_tile.len() * cats;
+            tile.probabilities(var, &in_tile, &mut probabilities[start..end]);
+            for (&row, start) in in_tile.iter().zip((start..end).step_by(cats)) {
+                place(row, var, Place::Categories { tile: 0, start, len: cats });
             }
-            let cats = sums.len() / in_tile.len();
-            for (row, sums) in in_tile.iter().zip(sums.chunks_exact(cats)) {
-                let start = probabilities.len();
-                // What rounding has left of one, so that they sum to it.
-                let scale = (1.0 / total(sums)) as f32;
-                probabilities.extend(sums.iter().map(|p| p * scale));
-                cells.push(Cell { row: first + row, var, place: Place::Categories { tile: 0, start, len: cats } });
-            }
+            start = end;
         }
-        for row in aside {
+        for row in missing(var).filter(|&row| cats.is_none() || rescued[row].is_some()) {
             let weights = match &rescued[row] {
                 Some(weights) => InputWeights::Rescued(weights[..].into()),
                 None => InputWeights::Tile(tile, row),
             };
             let posterior = Posterior::new(evaluator, var, &weights);
-            let place = match number {
-                true => {
-                    let (mean, variance) = posterior.mean_and_variance();
-                    Place::Number { mean, variance }
-                }
-                false => {
-                    let (start, mut all) = (probabilities.len(), Vec::new());
-                    posterior.probabilities(&mut all);
-                    let total: f64 = all.iter().sum();
-                    probabilities.extend(all.iter().map(|p| (p / total) as f32));
-                    Place::Categories { tile: 0, start, len: all.len() }
-                }
-            };
-            cells.push(Cell { row: first + row, var, place });
+            if cats.is_none() {
+                let (mean, variance) = posterior.mean_and_variance();
+                place(row, var, Place::Number { mean, variance });
+                continue;
+            }
+            let mut all = Vec::new();
+            posterior.probabilities(&mut all);
+            let total: f64 = all.iter().sum();
+            let to = &mut probabilities[start..start + all.len()];
+            to.iter_mut().zip(&all).for_each(|(to, p)| *to = (p / total) as f32);
+            place(row, var, Place::Categories { tile: 0, start, len: all.len() });
+            start += all.len();
         }
     }
-    cells.sort_unstable_by_key(|cell| (cell.row, cell.var));
     Ok((cells, probabilities))
-}
-
-/// Σ of single-precision numbers, eight at a time and in double precision.
-fn total(values: &[f32]) -> f64 {
-    let mut lanes = [0f64; 8];
-    let chunks = values.chunks_exact(8);
-    let rest: f64 = chunks.remainder().iter().map(|&v| f64::from(v)).sum();
-    for chunk in chunks {
-        lanes.iter_mut().zip(chunk).for_each(|(lane, &v)| *lane += f64::from(v));
-    }
-    rest + lanes.iter().sum::<f64>()
 }

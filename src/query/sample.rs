@@ -1,6 +1,6 @@
 //! Draws rows from a circuit, root to leaves.
 
-use super::draw::{Guide, descend, narrowest};
+use super::draw::{Guide, categories_drawn, descend, narrowest};
 use super::table_draws::{self, MOST_WAITING, TableDraw};
 use crate::circuit::{Circuit, ParamId, Params, SumGroup};
 use crate::data::Batch;
@@ -21,8 +21,8 @@ pub fn sample(circuit: &Circuit, params: &Params, num_rows: usize, rng: &mut Rng
         }
     }
     drawing.make_waiting();
-    let columns = (0..circuit.num_vars())
-        .map(|var| narrowest(circuit, var, &drawing.values[var * num_rows..(var + 1) * num_rows]));
+    let of_var = |var: usize| std::iter::once(&drawing.values[var * num_rows..(var + 1) * num_rows]);
+    let columns = categories_drawn(circuit).into_iter().enumerate().map(|(var, cats)| narrowest(cats, of_var(var)));
     Batch::from_columns(columns.collect())
 }
 

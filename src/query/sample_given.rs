@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::draw::{RowsGuide, descend_rows, narrowest};
+use super::draw::{RowsGuide, categories_drawn, descend_rows, narrowest, weights_of};
 use super::table_draws::{self, MOST_WAITING, TableDraw};
 use crate::backend::cpu::{Evaluator, Mixing, ValueTile};
 use crate::circuit::log_values::{LogValues, Row, log_values};
@@ -93,7 +93,8 @@ pub(crate) fn sample_given_of(
         }
         table_draws::make(params, &mut waiting, |cell, value| values[cell] = value);
     }
-    let columns = (0..num_vars).map(|var| narrowest(circuit, var, &values[var * num_drawn..(var + 1) * num_drawn]));
+    let of_var = |var: usize| std::iter::once(&values[var * num_drawn..(var + 1) * num_drawn]);
+    let columns = categories_drawn(circuit).into_iter().enumerate().map(|(var, cats)| narrowest(cats, of_var(var)));
     Batch::from_columns(columns.collect())
 }
 
@@ -178,10 +179,7 @@ struct Completion<'a> {
 impl RowsGuide for Completion<'_> {
     /// In proportion to θ[n,c]·p_c(kept). Not by p_n(kept): far below zero its logarithm has too few digits for that.
     fn choose(&mut self, row: usize, node: NodeId, index: usize, group: &SumGroup, unit: usize) -> usize {
-        let params = self.evaluator.params();
-        let block = params.layout().block(group.param);
-        let start = block.values.start + unit * block.values_per_row;
-        let weights = &params.values()[start..start + block.values_per_row];
+        let weights = weights_of(self.evaluator.params(), group, unit);
         let shares = &mut self.shares;
         shares.clear();
         match &self.kept[row] {

@@ -201,7 +201,7 @@ fn mix(pass: Pass<'_>, tile: &Tile, sum: &SumStep, group: &PlanGroup, scratch: &
     let panel = Matrix::new(panel, rows, group.panel.units, group.panel.buffer.units);
     match pass.best {
         None => multiply(pass.arithmetic, out, panel, packed, &mut scratch.left),
-        Some(_) => multiply_max(pass.arithmetic, out, panel, packed),
+        Some(_) => multiply_max(pass.arithmetic, out, panel, packed, &mut scratch.left),
     }
 }
 

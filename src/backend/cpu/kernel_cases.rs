@@ -1,6 +1,7 @@
 //! Single kernels to be measured, for `benches/kernels.rs`: not part of the library's face.
 
 use super::kernels::flow_sums::{FlowScratch, FlowSums};
+use super::kernels::max_product::multiply_max;
 use super::kernels::product::{LeftScratch, Matrix, MatrixMut, Packed, multiply};
 use super::kernels::{Arithmetic, Isa, IsaCap, Precision};
 use super::lazy::{Cells, LazyTable};
@@ -31,6 +32,7 @@ pub fn kernel_cases(cap: IsaCap) -> Vec<KernelCase> {
             cases.extend(matrix_cases(arithmetic, &format!("{} {precision}", isa.name()), units));
         }
     }
+    cases.extend([32, 64, 256].map(|units| max_case(isa, units)));
     cases.extend([64, 256, 1024].map(|units| replay_case(isa, units)));
     cases.extend([64, 256, 1024].map(|units| move_case(isa, units)));
     cases
@@ -79,6 +81,21 @@ fn matrix_cases(arithmetic: Arithmetic, set: &str, units: usize) -> Vec<KernelCa
 
 fn some_moves(units: usize) -> Moves {
     Moves { keep: vec![0.5; units], take: vec![0.25; units], add: vec![0.25; units] }
+}
+
+/// The product of `matrix_cases` with the largest term in the place of the sum.
+fn max_case(isa: Isa, units: usize) -> KernelCase {
+    let arithmetic = Arithmetic::new(isa, Precision::F32);
+    let (left, weights) = (ones(ROWS * units), ones(units * units));
+    let mut packed = Packed::default();
+    packed.pack(arithmetic, Matrix::new(&weights, units, units, units));
+    let (mut out, mut scratch) = (ones(ROWS * units), LeftScratch::default());
+    let run = Box::new(move || {
+        let to = MatrixMut::new(&mut out, ROWS, units, units);
+        multiply_max(arithmetic, to, Matrix::new(&left, ROWS, units, units), &packed, &mut scratch);
+    });
+    let name = format!("{}: largest terms of {ROWS}×{units} times {units}×{units}", isa.name());
+    KernelCase { name, work: 2 * (ROWS * units * units) as u64, run }
 }
 
 /// A row of a large table that missed 32 updates.

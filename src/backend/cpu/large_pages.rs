@@ -12,6 +12,14 @@ pub(super) fn reserved<T>(len: usize) -> Vec<T> {
     memory
 }
 
+/// So many zeros.
+pub(super) fn zeros(len: usize) -> Vec<f32> {
+    // The pages are the system's, which has not touched them yet.
+    let mut memory = vec![0.0; len];
+    ask(&mut memory);
+    memory
+}
+
 /// A copy.
 pub(super) fn copied<T: Copy>(values: &[T]) -> Vec<T> {
     let mut copy = reserved(values.len());
@@ -50,6 +58,7 @@ mod tests {
             let values: Vec<u32> = (0..len as u32).collect();
             assert_eq!(copied(&values), values);
             assert!(reserved::<f32>(len).capacity() >= len);
+            assert_eq!(zeros(len), vec![0.0; len]);
         }
     }
 

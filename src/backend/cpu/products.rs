@@ -134,7 +134,6 @@ impl<'a> AtOnce<'a> {
                         prefetch(&block[ahead as usize * units..][..units]);
                     }
                     match categories[row] {
-                        MISSING if self.num_tables > 1 => return None,
                         MISSING => match best {
                             Some(best) => best,
                             None => continue,

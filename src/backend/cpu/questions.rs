@@ -14,8 +14,11 @@ use super::backward;
 use super::evaluator::{Evaluator, Workspace};
 use super::fixed::Fixed;
 use super::forward::{self, Pass};
-use super::kernels::Arithmetic;
+use super::kernels::max_product::largest_term;
+use super::kernels::normalise::normalise_rows;
 use super::kernels::product::{LeftScratch, Matrix, MatrixMut, Packed, multiply};
+use super::kernels::{Arithmetic, Isa, prefetch};
+use super::large_pages;
 use super::packed::{PackedWeights, pack_both};
 use super::scaled::{SAFE_BITS, SOME_LOSS};
 use super::shared::ReadOnly;
@@ -160,6 +163,11 @@ impl Evaluator {
         }))
     }
 
+    /// Asks for a parameter that will soon be read, by its number.
+    pub(crate) fn prefetch(&self, at: usize) {
+        prefetch(&self.params.values()[at..=at]);
+    }
+
     /// Mean and variance of each unit of an input block.
     pub(crate) fn moments(&self, param: ParamId) -> &[(f64, f64)] {
         self.questions().moments[param.index()].get_or_init(|| {
@@ -223,7 +231,7 @@ impl Evaluator {
                 forward::forward(pass, tile, state, scratch, step);
             }
             forward::finish(pass, tile, state);
-            act(&ValueTile { questions, tile, state })
+            act(&ValueTile { isa: self.fixed.isa, questions, tile, state })
         }))
     }
 
@@ -373,8 +381,22 @@ impl FlowTile<'_> {
         if root.loss <= SOME_LOSS { forgotten } else { forgotten.min(root.exponent - root.loss) }
     }
 
+    /// out\[r, c\] = p(c | rest of row r) for some rows and all categories of a variable: Σ over the units of its leaves
+    /// of flow·p(c), and what rounding has left of one made one.
+    pub fn probabilities(&mut self, var: usize, rows: &[usize], out: &mut [f32]) {
+        let leaves = &self.questions.leaves_of[var];
+        self.mix_table(leaves[0], rows, out);
+        let mut part = Vec::new();
+        for &leaf in &leaves[1..] {
+            part.resize(out.len(), 0.0);
+            self.mix_table(leaf, rows, &mut part);
+            out.iter_mut().zip(&part).for_each(|(sum, part)| *sum += part);
+        }
+        normalise_rows(self.evaluator.fixed.isa, out, out.len() / rows.len());
+    }
+
     /// out\[r, c\] = Σ over the units of a leaf of flow·p(c), for some rows and all categories.
-    pub fn mix_table(&mut self, leaf: usize, rows: &[usize], out: &mut Vec<f32>) {
+    fn mix_table(&mut self, leaf: usize, rows: &[usize], out: &mut [f32]) {
         let Leaf { param, flow, .. } = self.questions.leaves[leaf];
         let (table, units) = (self.evaluator.table(param).expect("an input with categories"), flow.units);
         let arithmetic: Arithmetic = self.evaluator.fixed.evaluation();
@@ -387,16 +409,20 @@ impl FlowTile<'_> {
         let mut left = std::mem::take(&mut self.left);
         left.clear();
         rows.iter().for_each(|&row| left.extend_from_slice(self.flows(leaf, row)));
-        out.clear();
-        out.resize(rows.len() * cats, 0.0);
         let (to, from) = (MatrixMut::new(out, rows.len(), cats, cats), Matrix::new(&left, rows.len(), units, units));
         multiply(arithmetic, to, from, packed, self.scratch);
         self.left = left;
+    }
+
+    /// So many zeros, in large pages if they are many.
+    pub fn room(&self, len: usize) -> Vec<f32> {
+        large_pages::zeros(len)
     }
 }
 
 /// Some rows after a pass up. Rows are counted from the tile's first.
 pub(crate) struct ValueTile<'a> {
+    isa: Isa,
     questions: &'a Questions,
     tile: &'a Tile,
     state: &'a TileState,
@@ -419,5 +445,10 @@ impl ValueTile<'_> {
         // SAFETY: the pass over this tile is done; what sums mix keeps its values.
         let all = unsafe { self.tile.values.get(self.tile.row(view.buffer, row)) };
         &all[view.start..view.start + view.units]
+    }
+
+    /// Which of those is largest when they are multiplied with weights; the first of several.
+    pub fn largest(&self, node: NodeId, group: usize, row: usize, weights: &[f32]) -> usize {
+        largest_term(self.isa, weights, self.panel(node, group, row))
     }
 }

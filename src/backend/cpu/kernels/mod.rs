@@ -11,6 +11,7 @@
 
 pub(super) mod flow_sums;
 pub(super) mod max_product;
+pub(super) mod normalise;
 mod portable;
 mod precision;
 pub(super) mod product;
@@ -202,6 +203,8 @@ pub(super) struct Tiles {
     pub strided: &'static [Tile],
     /// `transposed[m-1]` takes m columns of a left operand that lies `[depth × m]`.
     pub transposed: &'static [Tile],
+    /// As `strided`, with the largest term in the place of the sum: all numbers are zero or positive.
+    pub largest: &'static [Tile],
     /// Writes the transpose of 8 × 8 numbers.
     pub transpose: Transpose,
 }

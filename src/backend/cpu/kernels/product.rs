@@ -1,6 +1,7 @@
 //! Matrix products over checked views, with the right operand packed once and used often.
 //!
-//! Three products make up a sum: values·Wᵀ forwards, G·W backwards, and Gᵀ·values for the flows of W (`flow_sums`). In
+//! Three products make up a sum: values·Wᵀ forwards, G·W backwards, and Gᵀ·values for the flows of W (`flow_sums`);
+//! `max_product` is the first with the largest term in the place of the sum. In
 //! the first two the left operand, activations, is taken as it lies, and W is packed. An [`Arithmetic`] says how:
 //! operands that are not to be multiplied as they are are rounded when they are packed, and a left operand is then
 //! copied, to be rounded too. Machines with bf16 tiles have them in a form of their own (`tile_product`). Every product
@@ -11,7 +12,7 @@ use std::ops::Range;
 use super::precision::{Precision, Unit};
 #[cfg(any(test, target_arch = "x86_64"))]
 use super::tile_product::{self, Tiled};
-use super::{Arithmetic, Isa, multiversion};
+use super::{Arithmetic, Isa, Tile, multiversion};
 
 /// A read-only matrix in a slice: rows of contiguous numbers, `stride` apart.
 #[derive(Clone, Copy)]
@@ -277,8 +278,49 @@ pub(in crate::backend::cpu) struct LeftScratch {
     tiled: Tiled,
 }
 
+/// What the terms of a result become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reduction {
+    /// Their sum.
+    Sum,
+    /// The largest of them, where none is negative.
+    Largest,
+}
+
+impl Reduction {
+    /// The kernels.
+    fn tiles(self, isa: Isa) -> &'static [Tile] {
+        let tiles = isa.tiles();
+        match self {
+            Self::Sum => tiles.strided,
+            Self::Largest => tiles.largest,
+        }
+    }
+
+    /// Two results of some terms each.
+    #[inline(always)]
+    fn join(self, x: f32, y: f32) -> f32 {
+        match self {
+            Self::Sum => x + y,
+            Self::Largest => x.max(y),
+        }
+    }
+}
+
 /// out = left · right.
 pub(in crate::backend::cpu) fn multiply(
+    arithmetic: Arithmetic,
+    out: MatrixMut<'_>,
+    left: Matrix<'_>,
+    right: &Packed,
+    scratch: &mut LeftScratch,
+) {
+    product(Reduction::Sum, arithmetic, out, left, right, scratch);
+}
+
+/// out\[r, u\] = Σ or max over c of left\[r, c\]·right\[c, u\].
+pub(super) fn product(
+    reduction: Reduction,
     arithmetic: Arithmetic,
     out: MatrixMut<'_>,
     left: Matrix<'_>,
@@ -314,14 +356,16 @@ pub(in crate::backend::cpu) fn multiply(
             };
             let to = &mut out.data[rows.start * out.stride..];
             let shape = (rows.len(), out.cols, out.stride);
-            multiply_rows(arithmetic, to, shape, from, stride, right, steps);
+            multiply_rows(reduction, arithmetic, to, shape, from, stride, right, steps);
         }
     }
 }
 
 /// Some steps of depth of a product, for some rows: `shape` is the number of rows and columns of the result and the
 /// distance of its rows, `from` the left operand and what rounding took away from it.
+#[expect(clippy::too_many_arguments, reason = "a product's, cut")]
 fn multiply_rows(
+    reduction: Reduction,
     arithmetic: Arithmetic,
     out: &mut [f32],
     (rows, cols, out_stride): (usize, usize, usize),
@@ -330,8 +374,8 @@ fn multiply_rows(
     right: &Packed,
     steps: Range<usize>,
 ) {
-    let tiles = arithmetic.isa.tiles();
-    let (depth, width) = (steps.len(), tiles.width);
+    let (tiles, width) = (reduction.tiles(arithmetic.isa), arithmetic.isa.tiles().width);
+    let (depth, most) = (steps.len(), tiles.len());
     if let [_] = terms(arithmetic)
         && cols.is_multiple_of(width)
     {
@@ -341,14 +385,14 @@ fn multiply_rows(
             let panel = &right.panel(Part::High, col / width)[steps.start * width..steps.end * width];
             let mut row = 0;
             while row < rows {
-                let height = next_height(rows - row, tiles.height());
+                let height = next_height(rows - row, most);
                 // SAFETY: the instruction set is there because `isa` is. `panel` holds `depth` steps of whole columns,
                 // and the lines above see to the rows of the left operand and of the result.
                 unsafe {
                     let left = from[0].as_ptr().add(row * stride);
                     let to = out.as_mut_ptr().add(row * out_stride + col);
                     let add = steps.start > 0;
-                    tiles.strided[height - 1](depth, left, stride, panel.as_ptr(), width, to, out_stride, add);
+                    tiles[height - 1](depth, left, stride, panel.as_ptr(), width, to, out_stride, add);
                 }
                 row += height;
             }
@@ -356,27 +400,26 @@ fn multiply_rows(
         return;
     }
     let terms = terms(arithmetic);
-    for col in (0..cols).step_by(tiles.width) {
+    for col in (0..cols).step_by(width) {
         let mut row = 0;
         while row < rows {
-            let height = next_height(rows - row, tiles.height());
+            let height = next_height(rows - row, most);
             let to = &mut out[row * out_stride + col..];
             for (i, &(left_part, right_part)) in terms.iter().enumerate() {
-                let panel = right.panel(right_part, col / tiles.width);
-                let panel = &panel[steps.start * tiles.width..steps.end * tiles.width];
+                let panel = right.panel(right_part, col / width);
+                let panel = &panel[steps.start * width..steps.end * width];
                 let from = &from[left_part as usize][row * stride..];
                 assert!((height - 1) * stride + depth <= from.len(), "rows of the left operand");
                 let run = |to: *mut f32, to_stride: usize, add: bool| {
                     // SAFETY: the instruction set is there because `isa` is. `panel` holds `depth` steps, the line
                     // above sees to the rows of the left operand, and `store` to those of the result.
                     unsafe {
-                        let tile = tiles.strided[height - 1];
-                        tile(depth, from.as_ptr(), stride, panel.as_ptr(), tiles.width, to, to_stride, add);
+                        tiles[height - 1](depth, from.as_ptr(), stride, panel.as_ptr(), width, to, to_stride, add);
                     }
                 };
                 let add = steps.start > 0 || i > 0;
                 // SAFETY: tiles write what `store` promises them.
-                unsafe { store(to, out_stride, height, tiles.width.min(cols - col), tiles.width, run, add) };
+                unsafe { store(reduction, to, out_stride, height, width.min(cols - col), width, run, add) };
             }
             row += height;
         }
@@ -394,7 +437,9 @@ pub(super) fn next_height(left: usize, most: usize) -> usize {
 /// # Safety
 /// `run` writes `height` rows of `width` numbers at the pointer and stride that it is given, and reads them if told to
 /// add.
+#[expect(clippy::too_many_arguments, reason = "a tile's result: pointers with their strides")]
 unsafe fn store(
+    reduction: Reduction,
     to: &mut [f32],
     stride: usize,
     height: usize,
@@ -414,7 +459,7 @@ unsafe fn store(
     for row in 0..height {
         let from = &aside[row * width..][..cols];
         let to = &mut to[row * stride..][..cols];
-        to.iter_mut().zip(from).for_each(|(to, from)| *to = if add { *to + from } else { *from });
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = if add { reduction.join(*to, *from) } else { *from });
     }
 }
 

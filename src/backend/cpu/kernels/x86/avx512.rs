@@ -1,4 +1,4 @@
-//! Matrix tiles of 12 × 32 in AVX-512: 24 sums, two vectors of the right operand and one broadcast of 32 registers.
+//! Matrix tiles of 12 × 32 in AVX-512: 24 results, two vectors of the right operand and one broadcast of 32 registers.
 
 use std::arch::x86_64::*;
 
@@ -6,8 +6,17 @@ use super::avx2::transpose;
 use super::tile::matrix_tile;
 use crate::backend::cpu::kernels::{Tile, Tiles};
 
-matrix_tile!("avx512f", 16:
+matrix_tile!(tile, "avx512f", 16:
     _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, _mm512_fmadd_ps, _mm512_add_ps);
+matrix_tile!(largest, "avx512f", 16:
+    _mm512_setzero_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_set1_ps, multiply_max, _mm512_max_ps);
+
+/// The larger of a·b and c; c where neither is larger or the product is not a number.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn multiply_max(a: __m512, b: __m512, c: __m512) -> __m512 {
+    _mm512_max_ps(_mm512_mul_ps(a, b), c)
+}
 
 static STRIDED: [Tile; 12] = [
     tile::<1, false>,
@@ -37,7 +46,21 @@ static TRANSPOSED: [Tile; 12] = [
     tile::<11, true>,
     tile::<12, true>,
 ];
+static LARGEST: [Tile; 12] = [
+    largest::<1, false>,
+    largest::<2, false>,
+    largest::<3, false>,
+    largest::<4, false>,
+    largest::<5, false>,
+    largest::<6, false>,
+    largest::<7, false>,
+    largest::<8, false>,
+    largest::<9, false>,
+    largest::<10, false>,
+    largest::<11, false>,
+    largest::<12, false>,
+];
 
 /// See [`Tiles`].
 pub(in crate::backend::cpu::kernels) static TILES: Tiles =
-    Tiles { width: 32, strided: &STRIDED, transposed: &TRANSPOSED, transpose };
+    Tiles { width: 32, strided: &STRIDED, transposed: &TRANSPOSED, largest: &LARGEST, transpose };

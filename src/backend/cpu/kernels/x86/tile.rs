@@ -1,16 +1,16 @@
 //! The matrix tile of the vector instruction sets: the same loops with other registers.
 
-/// Defines `tile::<ROWS, TRANSPOSED>`, see [`Tile`](crate::backend::cpu::kernels::Tile): `ROWS` rows of two vectors of
+/// Defines `$tile::<ROWS, TRANSPOSED>`, see [`Tile`](crate::backend::cpu::kernels::Tile): `ROWS` rows of two vectors of
 /// `$vector` numbers each, four steps of depth at a time. Named are the features that it needs and the instructions it
-/// is made of.
+/// is made of: `$multiply_add(a, b, c)` joins a term a·b to a result c so far, and `$add` two results.
 macro_rules! matrix_tile {
     (
-        $features:literal, $vector:literal:
+        $tile:ident, $features:literal, $vector:literal:
         $zero:path, $load:path, $store:path, $broadcast:path, $multiply_add:path, $add:path
     ) => {
         #[target_feature(enable = $features)]
         #[expect(clippy::too_many_arguments, reason = "a kernel's: pointers with their strides")]
-        unsafe fn tile<const ROWS: usize, const TRANSPOSED: bool>(
+        unsafe fn $tile<const ROWS: usize, const TRANSPOSED: bool>(
             depth: usize,
             mut left: *const f32,
             left_stride: usize,
