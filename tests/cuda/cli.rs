@@ -213,3 +213,18 @@ fn a_benchmark_names_its_device() {
     let line: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&line["device"], &line["precision"]), (&Value::from("cuda:0"), &Value::from("tf32")));
 }
+
+#[test]
+fn sums_between_gpus_are_refused_where_they_make_no_sense() {
+    let folder = folder();
+    for (sums, wanted) in [
+        ("nccl", "--cluster-sums nccl: this process is alone; start several with a launcher"),
+        ("mpi", "--cluster-sums: mpi: expected auto, host or nccl"),
+    ] {
+        let args = ["train", "p.toml", "--device", "cpu", "--cluster", "off", "--cluster-sums", sums];
+        let output = anemone(Driver::None, folder.path(), &args);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(wanted), "{text}");
+    }
+}
