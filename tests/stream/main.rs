@@ -14,6 +14,7 @@ mod decode;
 mod drift;
 mod laws;
 mod live;
+mod live_shards;
 mod made;
 mod memory;
 mod shards;
