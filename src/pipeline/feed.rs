@@ -9,7 +9,7 @@
 //! waited for no longer than `batch.max_wait`: then it is *late*, and batches go without it until its rows are there. A
 //! late one that has filled its part of a batch is waited for again. So all is decided by what is offered here too, and
 //! clocks decide only what a shard offers: while none is late, batches are the same in every run. Nobody waits for more
-//! than a moment ([`PACE`]) without offering what there is, so ranks hear of each other's rows, and of signals.
+//! than a moment (`PACE`) without offering what there is, so ranks hear of each other's rows, and of signals.
 //!
 //! An epoch that is a number of rows of a live source is over after the batch that reaches it: only here it is known
 //! how many rows all shards had.

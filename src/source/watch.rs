@@ -8,7 +8,7 @@
 //! the same name is named in a note and not learned from again; one that was deleted and comes back as another is new.
 //! A file that cannot be read is bad data (`on_bad`), and the next one follows.
 //!
-//! **Shares.** Whose a file is follows from its name ([`has_file`]); a share has its own files by name, as if the others
+//! **Shares.** Whose a file is follows from its name (`has_file`); a share has its own files by name, as if the others
 //! were not there. Readers of several shares look together.
 //!
 //! A window is one block of a file: a row group, a range of lines, a frame, or a fixed number of rows. What a file is

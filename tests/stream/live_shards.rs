@@ -46,7 +46,8 @@ proptest! {
         let source = |arrival| MadeLive::source(numbered(&sizes), arrival);
         let batch = BatchSpec { rows, shards, epoch_rows, drop_last, ..BatchSpec::default() };
         let whole = batches_of(&source(5), &decoder, &batch, &options(1), &Cursor::default(), 1).unwrap();
-        prop_assert!(sorted(whole.iter().flat_map(|global| global.rows.clone()).collect()).into_iter().eq(0..total as u32));
+        let all = whole.iter().flat_map(|global| global.rows.clone()).collect();
+        prop_assert!(sorted(all).into_iter().eq(0..total as u32));
         for ranks in 2..=shards {
             let found = batches_of(&source(5), &decoder, &batch, &options(1), &Cursor::default(), ranks).unwrap();
             prop_assert_eq!(&found, &whole);
@@ -84,7 +85,7 @@ proptest! {
             let source = MadeLive::source(numbered(&sizes), arrival);
             batches_of(&source, &decoder, &batch, &options(1), start, ranks).unwrap()
         };
-        let rows_of = |globals: &[Global]| -> Vec<Vec<u32>> { globals.iter().map(|global| global.rows.clone()).collect() };
+        let rows_of = |globals: &[Global]| globals.iter().map(|global| global.rows.clone()).collect::<Vec<_>>();
         let whole = found(1, &Cursor::default(), 1);
         let from = from % (whole.len() - 1);
         prop_assert_eq!(rows_of(&found(2, &Cursor::default(), shards)), rows_of(&whole));
