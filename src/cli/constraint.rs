@@ -8,7 +8,9 @@ use clap::Args;
 use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::query::chain::{Chain, Constrained};
-use crate::query::dfa::{Dfa, Order, contains, contains_words, matches_text, matches_tokens, over_tokens, text_length};
+use crate::query::dfa::{
+    Dfa, Order, before_end, contains, contains_words, matches_text, matches_tokens, over_tokens, text_length,
+};
 
 /// Constraints on what is drawn from a hidden Markov model.
 #[derive(Args, Clone, Debug, Default)]
@@ -35,7 +37,7 @@ pub(super) struct ConstraintArgs {
     /// At most so many tokens before the end of the text
     #[arg(long, value_name = "N")]
     max_length: Option<usize>,
-    /// The text must end, with an end-of-text token; the rest of the row is padding
+    /// The text must end, with an end-of-text token; the rest of the row is left out
     #[arg(long)]
     ends: bool,
     /// How many tokens are drawn (as many as a row has if left out)
@@ -70,7 +72,7 @@ impl ConstraintArgs {
         }
         let mut dfa = match text {
             Some(text) => self.of_text(text, vocab, end)?,
-            None => self.of_ids(vocab)?,
+            None => self.of_ids(vocab, end)?,
         };
         let is_counted = self.min_length.is_some() || self.max_length.is_some();
         // Text has its ends in it already.
@@ -104,12 +106,16 @@ impl ConstraintArgs {
         over_tokens(&bytes, &spelling, end, self.ends)
     }
 
-    fn of_ids(&self, vocab: usize) -> Result<Dfa> {
+    fn of_ids(&self, vocab: usize, end: Option<u32>) -> Result<Dfa> {
         let words = self.contains.iter().map(|word| ids(word)).collect::<Result<Vec<_>>>();
         let words = words.and_then(|words| contains(&words, vocab, self.order())).map_err(|e| e.at("--contains"))?;
-        match &self.matches {
-            Some(expression) => words.and(&matches_tokens(expression, vocab).map_err(|e| e.at("--matches"))?),
-            None => Ok(words),
+        let ids = match &self.matches {
+            Some(expression) => words.and(&matches_tokens(expression, vocab).map_err(|e| e.at("--matches"))?)?,
+            None => words,
+        };
+        match end {
+            Some(end) => before_end(&ids, end, false),
+            None => Ok(ids),
         }
     }
 

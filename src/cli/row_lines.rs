@@ -104,14 +104,23 @@ impl<'a> RowLines<'a> {
         }
         let values = cells(batch, at).map(|cell| cell.unwrap_or_else(|| "null".into())).collect::<Vec<_>>().join(",");
         object += &format!(",\"values\":[{values}]");
-        // Half a row is no text.
-        let is_whole = !(0..batch.num_vars()).any(|var| batch.is_missing(at, var));
-        if let Some(decoder) = self.meant.text.as_ref().filter(|_| is_whole) {
-            let text = decoder.decode_tokens(&categories_of(batch, at))?;
-            object += &format!(",\"text\":{}", Value::from(text));
+        if let Some(decoder) = &self.meant.text
+            && let Some(tokens) = text_tokens(batch, at, decoder.end_of_text())
+        {
+            object += &format!(",\"text\":{}", Value::from(decoder.decode_tokens(&tokens)?));
         }
         Ok(object + "}")
     }
+}
+
+/// The tokens of a row that is a text: all of them, or those before the end where the row has nothing behind it. Half a
+/// row is no text.
+fn text_tokens(batch: &Batch, row: usize, end: Option<u32>) -> Option<Vec<u32>> {
+    let mut tokens = categories_of(batch, row);
+    let Some(rest) = (0..tokens.len()).find(|&var| batch.is_missing(row, var)) else { return Some(tokens) };
+    let is_cut = (rest..tokens.len()).all(|var| batch.is_missing(row, var));
+    tokens.truncate(rest);
+    (is_cut && end.is_some() && tokens.pop() == end).then_some(tokens)
 }
 
 /// The values of a row; `None` where one is missing.

@@ -9,7 +9,7 @@ use super::model_path::CheckpointArgs;
 use super::output::{Outcome, counted, note, say};
 use super::row_lines::{Layout, RowLines};
 use super::sink::Sink;
-use super::view::{DrawArgs, Meant, View, categories_of, understand_scale};
+use super::view::{DrawArgs, Meant, View, categories_of, end_of_rows, understand_scale, up_to_end};
 use crate::data::Batch;
 use crate::decode::image::ImageDecoder;
 use crate::decode::mosaic::Mosaic;
@@ -83,9 +83,11 @@ fn draw_pictures(args: &SampleArgs, model: &Model, decoder: &ImageDecoder) -> Ou
 
 fn draw_texts(args: &SampleArgs, model: &Model, decoder: &TextDecoder) -> Result<()> {
     let mut sink = Sink::open(args.draw.out.as_deref())?;
-    let mut first = true;
+    let (mut first, end) = (true, end_of_rows(model)?);
     draw(args, model, args.rows.unwrap_or(8), |batch, row| {
-        let text = decoder.decode_tokens(&categories_of(batch, row))?;
+        let tokens = categories_of(batch, row);
+        let end = tokens.iter().position(|&token| Some(token) == end).unwrap_or(tokens.len());
+        let text = decoder.decode_tokens(&tokens[..end])?;
         // A paragraph each.
         let more = (std::mem::take(&mut first) || sink.line("")?) && sink.line(text.trim_end())?;
         Ok(more)
@@ -116,7 +118,7 @@ fn draw_constrained(args: &SampleArgs, model: &Model, view: View) -> Outcome {
     note(format_args!("note: log p(constraint | prefix) = {log_p:.3} nats"));
     if let Some(layout) = layout {
         let length = rows.first().map_or(0, Vec::len);
-        let batch = Batch::from_rows(&rows.concat(), length)?;
+        let batch = up_to_end(Batch::from_rows(&rows.concat(), length)?, constraint.end);
         let mut lines = RowLines::open(args.draw.out.as_deref(), layout, &meant, length, false)?;
         for row in 0..rows.len() {
             if !lines.push(row as u64, None, &batch, row)? {
@@ -128,7 +130,7 @@ fn draw_constrained(args: &SampleArgs, model: &Model, view: View) -> Outcome {
     let Some(text) = meant.text else { return Ok(()) };
     let mut sink = Sink::open(args.draw.out.as_deref())?;
     for (at, row) in rows.iter().enumerate() {
-        // The text ends where end-of-text is; what follows is padding.
+        // The text ends where end-of-text is; what follows is none of it.
         let end = row.iter().position(|&token| Some(token) == constraint.end).unwrap_or(row.len());
         let line = text.decode_tokens(&row[..end])?;
         if (at > 0 && !sink.line("")?) || !sink.line(line.trim_end())? {
@@ -138,17 +140,19 @@ fn draw_constrained(args: &SampleArgs, model: &Model, view: View) -> Outcome {
     sink.finish()
 }
 
-/// Shows every row to `see`, until it wants no more.
+/// Shows every row to `see`, until it wants no more. Where each row is a text, what follows its end is missing.
 fn draw(
     args: &SampleArgs,
     model: &Model,
     rows: usize,
     mut see: impl FnMut(&Batch, usize) -> Result<bool>,
 ) -> Result<()> {
+    let end = end_of_rows(model)?;
     let mut rng = Rng::new(args.draw.seed);
     let mut left = rows;
     while left > 0 {
         let batch = sample(&model.circuit, &model.params, left.min(ROWS_AT_ONCE), &mut rng)?;
+        let batch = up_to_end(batch, end);
         left -= batch.num_rows();
         for row in 0..batch.num_rows() {
             if !see(&batch, row)? {

@@ -17,7 +17,7 @@ use crate::decode::text::TextDecoder;
 use crate::error::{Error, Result};
 use crate::learner::model::Model;
 use crate::pipeline::open::open_text;
-use crate::pipeline::spec::{DecodeKind, DecodeSpec, GPT2_VOCAB, PipelineSpec};
+use crate::pipeline::spec::{DecodeKind, DecodeSpec, GPT2_VOCAB, PipelineSpec, TextRows};
 
 /// How to draw, and where it goes.
 #[derive(Args, Clone, Debug)]
@@ -192,6 +192,26 @@ fn kind_of(identity: &str) -> DecodeKind {
         Some("table") => DecodeKind::Table,
         Some(_) => DecodeKind::Text, // a tokenizer, by its name
     }
+}
+
+/// The token behind which rows of a model have nothing: where each of its rows was a text of its own.
+pub(super) fn end_of_rows(model: &Model) -> Result<Option<u32>> {
+    let Some(document) = stored_pipeline(model)? else { return Ok(None) };
+    if PipelineSpec::from_document(&document)?.decode.rows != Some(TextRows::Texts) {
+        return Ok(None);
+    }
+    match View::natural(model, None)? {
+        View::Text(decoder) => Ok(decoder.end_of_text()),
+        _ => Ok(None),
+    }
+}
+
+/// The same rows, in which what follows the first `end` is missing.
+pub(super) fn up_to_end(batch: Batch, end: Option<u32>) -> Batch {
+    let Some(end) = end else { return batch };
+    let first = |row: usize| (0..batch.num_vars()).find(|&var| batch.column(var).category(row) == Some(end));
+    let ends: Vec<Option<usize>> = (0..batch.num_rows()).map(first).collect();
+    batch.with_missing(|row, var| ends[row].is_some_and(|end| var > end))
 }
 
 /// The categories of a row; real numbers become the nearest one.

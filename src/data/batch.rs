@@ -157,6 +157,24 @@ impl Values {
         })
     }
 
+    /// Stretches that end at `ends`, each cut into rows of `size` values; the last row of each is filled up. The second
+    /// answer says with what.
+    pub(super) fn cut(&self, ends: &[usize], size: usize) -> (Self, Vec<bool>) {
+        with_values!(self, values => {
+            let (mut rows, mut filled, mut start) = (Vec::new(), Vec::new(), 0);
+            for &end in ends {
+                for row in values[start..end].chunks(size) {
+                    rows.extend_from_slice(row);
+                    filled.resize(rows.len(), false);
+                    rows.resize(rows.len() + size - row.len(), Default::default());
+                    filled.resize(rows.len(), true);
+                }
+                start = end;
+            }
+            (Element::column(rows), filled)
+        })
+    }
+
     /// Keeps the first `len` values.
     pub fn truncate(&mut self, len: usize) {
         with_values!(self, values => values.truncate(len));

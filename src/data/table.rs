@@ -25,6 +25,17 @@ impl Table {
         Ok(Self { num_vars, values, missing: None })
     }
 
+    /// Stretches of values that end at `ends`, each in rows of its own: as many as it fills, and what it leaves of the
+    /// last one is missing.
+    pub fn of_stretches(num_vars: usize, values: &Values, ends: &[usize]) -> Result<Self> {
+        if num_vars == 0 || ends.last().copied().unwrap_or(0) != values.len() || !ends.is_sorted() {
+            let count = values.len();
+            return Err(Error::data(format!("{count} values in rows of {num_vars}: no stretches of them end there")));
+        }
+        let (values, missing) = values.cut(ends, num_vars);
+        Self::new(num_vars, values)?.with_missing(missing)
+    }
+
     /// Marks cells as missing, `[rows × num_vars]`.
     pub fn with_missing(mut self, missing: Vec<bool>) -> Result<Self> {
         if missing.len() != self.values.len() {
@@ -160,6 +171,21 @@ mod tests {
         assert_eq!(batch.column(2), &Values::U16(vec![299, 1]));
         assert_eq!(batch.column(3), &Values::U32(vec![69_999, 2]));
         assert!(batch.is_missing(0, 2) && batch.is_missing(1, 1) && !batch.is_missing(0, 0));
+    }
+
+    #[test]
+    fn every_stretch_has_rows_of_its_own() {
+        let values = Values::U16(vec![1, 2, 3, 4, 5, 6, 7]);
+        let table = Table::of_stretches(3, &values, &[2, 2, 5, 7]).unwrap();
+        assert_eq!(table.values(), &Values::U16(vec![1, 2, 0, 3, 4, 5, 6, 7, 0]));
+        let marks: Vec<usize> = (0..9).filter(|&at| table.missing().unwrap()[at]).collect();
+        assert_eq!(marks, [2, 8], "what a stretch fills is whole, and an empty one has no row");
+        let long = Table::of_stretches(3, &values, &[7]).unwrap();
+        assert_eq!(long.values(), &Values::U16(vec![1, 2, 3, 4, 5, 6, 7, 0, 0]));
+        assert_eq!(Table::of_stretches(3, &values.slice(0..0), &[]).unwrap().num_rows(), 0);
+        for ends in [&[2, 6][..], &[8], &[5, 2, 7], &[]] {
+            assert!(Table::of_stretches(3, &values, ends).is_err(), "{ends:?}");
+        }
     }
 
     #[test]

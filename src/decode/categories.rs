@@ -46,6 +46,8 @@ impl ListKind {
 pub(super) struct Checked {
     /// As narrow as the number of categories allows.
     pub values: Values,
+    /// Where each list ends among them.
+    pub ends: Vec<usize>,
     /// Which values are missing; `None` where none is.
     pub missing: Option<Vec<bool>>,
     /// The records that are not among them.
@@ -77,7 +79,8 @@ impl CategoryRule {
 
     fn check_values<N: Number>(&self, piece: &Piece, lists: &Lists, values: &[N]) -> Checked {
         if self.all_good(piece, lists, values) {
-            return Checked { values: self.narrow(values.iter().copied()), missing: None, bad: Vec::new() };
+            let (values, ends) = (self.narrow(values.iter().copied()), lists.ends.clone());
+            return Checked { values, ends, missing: None, bad: Vec::new() };
         }
         let mut kept: Vec<Range<usize>> = Vec::new();
         let bad = decode_each(piece, |record| {
@@ -86,12 +89,18 @@ impl CategoryRule {
             kept.push(range);
             Ok(())
         });
+        let ends = kept.iter().scan(0, |end, range| {
+            *end += range.len();
+            Some(*end)
+        });
+        let ends = ends.collect();
         let indices = kept.into_iter().flatten();
         match &lists.missing {
-            None => Checked { values: self.narrow(indices.map(|i| values[i])), missing: None, bad },
+            None => Checked { values: self.narrow(indices.map(|i| values[i])), ends, missing: None, bad },
             // What a missing value holds does not matter; 0 is a valid category everywhere.
             Some(marks) => Checked {
                 values: self.narrow(indices.clone().map(|i| if marks[i] { N::default() } else { values[i] })),
+                ends,
                 missing: Some(indices.map(|i| marks[i]).collect()),
                 bad,
             },

@@ -2,7 +2,7 @@
 //!
 //! A [`Decoder`] is a pure function of a piece, so that several workers can decode at once and in any order. A record
 //! that cannot be decoded is reported, not dropped: `batcher` decides what to do about it. Text and token lists become
-//! a stream of tokens, which the batcher cuts into rows; images and lists become rows here.
+//! a stream of tokens, which the batcher cuts into rows, or stay apart; images and lists become rows here.
 //!
 //! `text` needs the feature `text`, `image` and `mosaic` need `images`.
 

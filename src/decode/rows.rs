@@ -99,7 +99,8 @@ fn check_reals(piece: &Piece, lists: &Lists, num_vars: usize) -> Checked {
         missing.extend_from_slice(marks.unwrap_or_default());
         Ok(())
     });
-    Checked { values: Values::F32(values), missing: lists.missing.is_some().then_some(missing), bad }
+    let ends = (1..=values.len() / num_vars).map(|row| row * num_vars).collect();
+    Checked { values: Values::F32(values), ends, missing: lists.missing.is_some().then_some(missing), bad }
 }
 
 fn extend_reals(into: &mut Vec<f32>, from: &Values, range: Range<usize>) {

@@ -1,7 +1,8 @@
 //! Texts become tokens.
 //!
 //! Every record is a document, encoded by itself; the tokens of all documents follow each other, and the batcher cuts
-//! rows of `window` tokens out of them. Nothing is put between two documents unless a separator is asked for. A record
+//! rows of `window` tokens out of them. Or each document has rows of its own, and what it leaves of the last is missing.
+//! Nothing is put between two documents unless a separator is asked for. A record
 //! that is not UTF-8 is bad. The tokenizers are `gpt2` and `tokenizer_json`.
 
 use std::path::Path;
@@ -9,9 +10,9 @@ use std::sync::Arc;
 
 use super::gpt2::Gpt2;
 use super::records::{self, decode_each};
-use super::tokens::token_shape;
+use super::tokens::{PADDING, token_shape};
 use super::{BadRecord, Decoded, Decoder, Output, RowShape};
-use crate::data::Values;
+use crate::data::{Table, Values};
 use crate::error::{Error, Result};
 use crate::source::{Blobs, Piece};
 
@@ -56,6 +57,8 @@ pub struct TextDecoder {
     shape: RowShape,
     /// Put after every document.
     separator: Option<u32>,
+    /// Each document has rows of its own.
+    apart: bool,
 }
 
 impl TextDecoder {
@@ -81,7 +84,7 @@ impl TextDecoder {
     }
 
     fn new(tokenizer: Arc<dyn Tokenizer>, window: usize) -> Result<Self> {
-        Ok(Self { shape: token_shape(tokenizer.vocab(), window)?, tokenizer, separator: None })
+        Ok(Self { shape: token_shape(tokenizer.vocab(), window)?, tokenizer, separator: None, apart: false })
     }
 
     /// Puts a token after every document, or nothing.
@@ -91,6 +94,13 @@ impl TextDecoder {
         }
         self.separator = separator;
         Ok(self)
+    }
+
+    /// Gives every document rows of its own, with the separator as its last token: one longer than the window goes on in
+    /// the next row, and what a document leaves of its last row is missing.
+    pub fn apart(mut self) -> Self {
+        self.apart = true;
+        self
     }
 
     /// The token that the vocabulary has for the end of a document (`<|endoftext|>`): a natural separator.
@@ -127,13 +137,21 @@ impl TextDecoder {
     }
 
     /// Tokens of all documents, each made as narrow as the vocabulary allows by `narrow`.
-    fn encode_all<T>(&self, piece: &Piece, texts: &Blobs, narrow: impl Fn(u32) -> T) -> (Vec<T>, Vec<BadRecord>) {
+    /// Where the documents end goes to `ends`.
+    fn encode_all<T>(
+        &self,
+        piece: &Piece,
+        texts: &Blobs,
+        ends: &mut Vec<usize>,
+        narrow: impl Fn(u32) -> T,
+    ) -> (Vec<T>, Vec<BadRecord>) {
         let mut stream = Vec::with_capacity(texts.bytes.len() / 4); // English has 4 to 5 bytes a token
         let bad = decode_each(piece, |record| {
             let text = std::str::from_utf8(texts.get(record))
                 .map_err(|error| format!("not UTF-8 at byte {}", error.valid_up_to()))?;
             let tokens = self.encode(text).map_err(|error| error.to_string())?;
             stream.extend(tokens.into_iter().chain(self.separator).map(&narrow));
+            ends.push(stream.len());
             Ok(())
         });
         (stream, bad)
@@ -147,19 +165,29 @@ impl Decoder for TextDecoder {
 
     fn identity(&self) -> String {
         let separator = self.separator.map(|token| format!(" separator={token}")).unwrap_or_default();
-        format!("{} window={}{separator}", self.tokenizer.identity(), self.shape.num_vars)
+        let rows = if self.apart { " rows=texts" } else { "" };
+        format!("{} window={}{separator}{rows}", self.tokenizer.identity(), self.shape.num_vars)
     }
 
     fn decode(&self, piece: &Piece) -> Result<Decoded> {
         let texts = records::blobs(piece, "texts")?;
+        let mut ends = Vec::new();
         let (column, bad) = if self.vocab() <= 0x1_0000 {
-            let (tokens, bad) = self.encode_all(piece, texts, |token| token as u16);
+            let (tokens, bad) = self.encode_all(piece, texts, &mut ends, |token| token as u16);
             (Values::U16(tokens), bad)
         } else {
-            let (tokens, bad) = self.encode_all(piece, texts, |token| token);
+            let (tokens, bad) = self.encode_all(piece, texts, &mut ends, |token| token);
             (Values::U32(tokens), bad)
         };
-        Ok(Decoded { output: Output::Tokens(column), records: piece.num_records() as u64, bad })
+        let output = match self.apart {
+            true => Output::Rows(Table::of_stretches(self.shape.num_vars, &column, &ends)?),
+            false => Output::Tokens(column),
+        };
+        Ok(Decoded { output, records: piece.num_records() as u64, bad })
+    }
+
+    fn expansion(&self) -> u64 {
+        if self.apart { PADDING } else { 1 }
     }
 }
 
@@ -180,6 +208,20 @@ mod tests {
             panic!("tokens of 16 bits")
         };
         tokens
+    }
+
+    #[test]
+    fn documents_that_stay_apart_have_rows_of_their_own() {
+        let end = 50_256;
+        let apart = TextDecoder::gpt2(3).unwrap().with_separator(Some(end)).unwrap().apart();
+        let decoded = apart.decode(&blobs(&[b"Hello, world!", b"", b" the", b"\xff"])).unwrap();
+        let expected = vec![15496, 11, 995, 0, 50_256, 0, 50_256, 0, 0, 262, 50_256, 0];
+        let missing = [5, 7, 8, 11].into_iter().collect::<std::collections::BTreeSet<usize>>();
+        let expected = Table::new(3, Values::U16(expected)).unwrap();
+        let expected = expected.with_missing((0..12).map(|at| missing.contains(&at)).collect()).unwrap();
+        assert_eq!(decoded.output, Output::Rows(expected));
+        assert_eq!((decoded.records, decoded.bad.len()), (4, 1));
+        assert!(apart.identity().ends_with("window=3 separator=50256 rows=texts"), "{}", apart.identity());
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Lists of token ids that were made elsewhere.
 //!
 //! A stream of lists of any length is concatenated, and the batcher cuts rows of `window` tokens out of it; lists that
-//! are whole rows already (an indexed source cuts token files into them) stay rows. An id outside the vocabulary makes
+//! are whole rows already (an indexed source cuts token files into them) stay rows. Or each list has rows of its own:
+//! what it leaves of its last row is missing, so that nothing is learned from it. An id outside the vocabulary makes
 //! its list a bad record. Fed by `source::tokens` and its like, or by a list column.
 
 use super::categories::{CategoryRule, ListKind};
 use super::{Decoded, Decoder, Output, RowShape, ValueKind};
+use crate::data::Table;
 use crate::error::{Error, Result};
 use crate::source::Piece;
 
@@ -14,6 +16,8 @@ use crate::source::Piece;
 pub struct TokenDecoder {
     shape: RowShape,
     rule: CategoryRule,
+    /// Each list has rows of its own.
+    apart: bool,
 }
 
 impl TokenDecoder {
@@ -27,6 +31,12 @@ impl TokenDecoder {
         Self::with_length(vocab, window, Some(window))
     }
 
+    /// For lists of any length that are a text each: a list begins a row, one longer than `window` goes on in the next,
+    /// and what it leaves of the last is missing.
+    pub fn texts(vocab: u32, window: usize) -> Result<Self> {
+        Ok(Self { apart: true, ..Self::new(vocab, window)? })
+    }
+
     fn with_length(vocab: u32, window: usize, length: Option<usize>) -> Result<Self> {
         if vocab == 0 {
             return Err(Error::option("vocab = 0: must be at least 1, and above every token id"));
@@ -34,6 +44,7 @@ impl TokenDecoder {
         Ok(Self {
             shape: token_shape(vocab, window)?,
             rule: CategoryRule { cats: vocab, length, kind: ListKind::Tokens },
+            apart: false,
         })
     }
 }
@@ -44,7 +55,11 @@ impl Decoder for TokenDecoder {
     }
 
     fn identity(&self) -> String {
-        let kind = if self.rule.length.is_some() { "token rows" } else { "tokens" };
+        let kind = match self.rule.length {
+            Some(_) => "token rows",
+            None if self.apart => "token texts",
+            None => "tokens",
+        };
         format!("{kind} vocab={} window={}", self.rule.cats, self.shape.num_vars)
     }
 
@@ -54,9 +69,21 @@ impl Decoder for TokenDecoder {
             return checked.into_rows(window, piece);
         }
         let records = piece.num_records() as u64;
-        Ok(Decoded { output: Output::Tokens(checked.values), records, bad: checked.bad })
+        let output = match self.apart {
+            true => Output::Rows(Table::of_stretches(self.shape.num_vars, &checked.values, &checked.ends)?),
+            false => Output::Tokens(checked.values),
+        };
+        Ok(Decoded { output, records, bad: checked.bad })
+    }
+
+    fn expansion(&self) -> u64 {
+        if self.apart { PADDING } else { 1 }
     }
 }
+
+/// Bytes of rows for a byte of tokens where each text has rows of its own: marks of missing cells, and rows that are
+/// half empty.
+pub(super) const PADDING: u64 = 4;
 
 /// Rows of `window` tokens.
 pub(super) fn token_shape(vocab: u32, window: usize) -> Result<RowShape> {
@@ -72,7 +99,7 @@ mod tests {
 
     use super::super::records::testing::{blobs, lists, with_missing};
     use super::*;
-    use crate::data::{Table, Values};
+    use crate::data::Values;
     use crate::error::ErrorKind;
 
     fn reasons(decoded: &Decoded) -> Vec<String> {
@@ -98,6 +125,23 @@ mod tests {
         assert_eq!(reasons(&short), ["shard: row 101: a list of 1 tokens where rows have 2"]);
         let shifted = decoder.decode(&lists(Values::U16(vec![1, 2, 3, 4]), &[1, 3])).unwrap();
         assert_eq!(shifted.bad.len(), 2, "as many values as two rows have, but not in rows");
+    }
+
+    #[test]
+    fn lists_that_are_texts_have_rows_of_their_own() {
+        let decoder = TokenDecoder::texts(300, 3).unwrap();
+        let values = Values::U16(vec![1, 2, 300, 7, 3, 4, 5, 6, 7, 8]);
+        let decoded = decoder.decode(&lists(values, &[2, 2, 0, 4, 2])).unwrap();
+        let expected = Table::new(3, Values::U16(vec![1, 2, 0, 3, 4, 5, 6, 0, 0, 7, 8, 0])).unwrap();
+        let missing = [false, false, true, false, false, false, false, true, true, false, false, true];
+        assert_eq!(decoded.output, Output::Rows(expected.with_missing(missing.to_vec()).unwrap()));
+        assert_eq!(reasons(&decoded), ["shard: row 101: token 300 is outside 0..300"]);
+        assert_eq!((decoded.records, decoder.identity()), (5, "token texts vocab=300 window=3".to_string()));
+        // Where all are good, and where one has just a row.
+        let decoded = decoder.decode(&lists(Values::U8(vec![1, 2, 3, 4]), &[3, 1])).unwrap();
+        let expected = Table::new(3, Values::U16(vec![1, 2, 3, 4, 0, 0])).unwrap();
+        let expected = expected.with_missing(vec![false, false, false, false, true, true]).unwrap();
+        assert_eq!(decoded.output, Output::Rows(expected));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use async_channel::Sender;
 
 use super::spec::{
     ColumnsSpec, Compared, DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec,
-    expand_path,
+    TextRows, expand_path,
 };
 use super::table::{TableReport, open_table};
 use crate::data::{TableSchema, Values};
@@ -489,7 +489,15 @@ async fn decoder_of_kind(kind: DecodeKind, decode: &DecodeSpec, opened: &Opened)
         DecodeKind::Text => Err(Error::not_built("kind: text", "text")),
         DecodeKind::Tokens => {
             let vocab = decode.vocab.unwrap_or(GPT2_VOCAB);
+            let texts = decode.rows == Some(TextRows::Texts);
             Ok(Arc::new(match opened.hint {
+                Hint::TokenRows | Hint::TokenStream if texts => {
+                    return Err(Error::option(
+                        "rows = \"texts\": a token file is one long list, which does not say where texts begin; \
+                         give lists of tokens, or text",
+                    ));
+                }
+                _ if texts => TokenDecoder::texts(vocab, window)?,
                 Hint::TokenRows => TokenDecoder::rows(vocab, window)?,
                 _ => TokenDecoder::new(vocab, window)?,
             }))
@@ -511,6 +519,7 @@ pub fn open_text(decode: &DecodeSpec, window: usize) -> Result<TextDecoder> {
         DEFAULT_TOKENIZER => TextDecoder::gpt2(window)?,
         path => TextDecoder::from_file(Path::new(&expand_path(path)?), window)?,
     };
+    let decoder = if decode.rows == Some(TextRows::Texts) { decoder.apart() } else { decoder };
     if !decode.end_of_text.unwrap_or(false) {
         return Ok(decoder);
     }

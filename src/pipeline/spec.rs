@@ -41,7 +41,7 @@ use serde::{Serialize, Serializer};
 pub(crate) use circuit::{COMMON as CIRCUIT_COMMON, MODELS};
 pub use circuit::{CircuitSpec, InputKind, ModelSpec, PdSpec, StartSpec, TyingSpec};
 pub use columns::ColumnsSpec;
-pub use decode::{DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, GPT2_VOCAB};
+pub use decode::{DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, GPT2_VOCAB, TextRows};
 pub(crate) use defaults::default_words;
 pub(crate) use document::{Document, inline, parse_value};
 pub use drift::{DriftSection, OnDrift};

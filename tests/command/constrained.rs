@@ -27,9 +27,12 @@ fn text_run() -> TempDir {
 
 /// What was drawn: tokens, and the text up to end-of-text, behind which there has to be nothing else.
 struct Drawn {
+    /// Up to end-of-text.
     tokens: Vec<u32>,
     text: String,
     ended: bool,
+    /// Of the row.
+    places: usize,
 }
 
 /// Draws twelve rows with some flags, and says what log p(constraint | prefix) is.
@@ -41,12 +44,17 @@ fn draw(dir: &Path, model: &str, flags: &[&str]) -> (Vec<Drawn>, f64) {
     let decoder = TextDecoder::gpt2(WINDOW).unwrap();
     let lines = std::fs::read_to_string(dir.join("drawn.jsonl")).unwrap();
     let of_line = |object: Value| {
-        let tokens: Vec<u32> =
-            object["values"].as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect();
+        let cells = object["values"].as_array().unwrap();
+        let tokens: Vec<u32> = cells.iter().map_while(Value::as_u64).map(|token| token as u32).collect();
         let end = tokens.iter().position(|&token| token == END);
-        let text = &tokens[..end.unwrap_or(tokens.len())];
-        assert!(tokens[text.len()..].iter().all(|&token| token == END), "{flags:?}: {tokens:?} goes on after its end");
-        Drawn { text: decoder.decode_tokens(text).unwrap(), ended: end.is_some(), tokens }
+        let text = decoder.decode_tokens(&tokens[..end.unwrap_or(tokens.len())]).unwrap();
+        assert!(end.is_none_or(|end| end + 1 == tokens.len()), "{flags:?}: {tokens:?} goes on after its end");
+        assert!(cells[tokens.len()..].iter().all(Value::is_null), "{flags:?}: {object}");
+        assert!(end.is_some() || tokens.len() == cells.len(), "{flags:?}: {object}");
+        if tokens.len() < cells.len() {
+            assert_eq!(object["text"], text, "{flags:?}: the text up to its end");
+        }
+        Drawn { text, ended: end.is_some(), places: cells.len(), tokens }
     };
     let drawn: Vec<Drawn> = lines.lines().map(json).map(of_line).collect();
     assert_eq!(drawn.len(), 12, "{flags:?}");
@@ -74,7 +82,7 @@ fn drawn_texts_are_what_the_flags_ask_for() {
     let all = |flags: &[&str], is_met: &dyn Fn(&Drawn) -> bool| {
         let (drawn, log_p) = draw(dir, "run", flags);
         for row in &drawn {
-            assert!(row.tokens.len() == WINDOW && is_met(row), "{flags:?}: {:?}", row.text);
+            assert!(row.places == WINDOW && is_met(row), "{flags:?}: {:?}", row.text);
         }
         assert!(log_p <= 0.0, "{flags:?}: {log_p}");
         log_p
@@ -105,7 +113,7 @@ fn drawn_texts_are_what_the_flags_ask_for() {
     });
     // A homogeneous chain goes on for longer than its rows.
     let (long, _) = draw(dir, "run", &["--length", "30", "--contains", "come"]);
-    assert!(long.iter().all(|row| row.tokens.len() == 30 && in_order(&row.text, &["come"])));
+    assert!(long.iter().all(|row| row.places == 30 && in_order(&row.text, &["come"])));
     // The same seed draws the same; a text is shown up to its end.
     let shown = |seed: &str| {
         printed(
@@ -116,6 +124,56 @@ fn drawn_texts_are_what_the_flags_ask_for() {
     assert_eq!(shown("1"), shown("1"));
     assert_ne!(shown("1"), shown("2"));
     assert!(shown("1").contains("sea") && !shown("1").contains("endoftext"), "{}", shown("1"));
+}
+
+/// Where each text has a row of its own, likelihoods are of texts, and texts end where learned ones do.
+#[test]
+fn a_model_of_texts_in_rows_of_their_own_ends_its_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path();
+    let lists: Vec<String> = (0..300).map(|at| format!("{{\"x\": {}}}", ["[1, 0]", "[2, 1, 0]"][at % 2])).collect();
+    std::fs::write(dir.join("x.jsonl"), lists.join("\n")).unwrap();
+    let pipeline = |rows: &str| {
+        format!(
+            "[source]\nfiles = 'x.jsonl'\nfield = 'x'\n[decode]\nkind = 'tokens'\nvocab = 3\nwindow = 6\n{rows}\
+             [batch]\nrows = 50\n[circuit]\nmodel = 'hmm'\nlatents = 4\n[learn]\nepochs = 20\n"
+        )
+    };
+    std::fs::write(dir.join("p.toml"), pipeline("rows = 'texts'\n")).unwrap();
+    printed(dir, &["train", "p.toml", "--out", "texts", "--quiet"]);
+    let scored = printed(dir, &["eval", "texts", "--split", "source", "--json"]);
+    let nats = json(&scored)["mean_log_likelihood"].as_f64().unwrap();
+    // Two texts, equally often: log 2 is the least that any model has; places that are missing cost nothing.
+    assert!((-0.75..=-0.69).contains(&nats), "{scored}");
+    // A token file does not say where texts begin.
+    std::fs::write(dir.join("x.bin"), [0u8; 24]).unwrap();
+    let of_file = pipeline("rows = 'texts'\n").replace("x.jsonl", "x.bin").replace("field = 'x'\n", "");
+    std::fs::write(dir.join("file.toml"), of_file).unwrap();
+    refused(dir, &[(&["train", "file.toml", "--out", "file"], 2, "a token file is one long list")]);
+
+    // Text: most fits into a row, and is as likely to end there as texts do.
+    shards::write_texts(&dir.join("train.parquet"), &shards::texts(200, 1), 50);
+    let train = ["train", "--data", "train.parquet", "--column", "text", "--latents", "5", "--epochs", "4"];
+    let options = ["--set", "decode.window=40", "--set", "decode.rows=texts", "--set", "batch.rows=16"];
+    printed(dir, &[&train[..], &options, &["--out", "text", "--quiet"]].concat());
+    let resolved = std::fs::read_to_string(dir.join("text/resolved.toml")).unwrap();
+    assert!(resolved.contains("rows = \"texts\"") && resolved.contains("end_of_text = true"), "{resolved}");
+    let (_, said) = both(dir, &["sample", "text", "--rows", "20", "--ends", "--seed", "4"]);
+    let log_p = said.lines().find_map(|line| line.strip_prefix("note: log p(constraint | prefix) = ")).unwrap();
+    let log_p: f64 = log_p.strip_suffix(" nats").unwrap().parse().unwrap();
+    assert!((-2.0..=0.0).contains(&log_p), "most texts end in 40 tokens: {log_p}");
+    // Without a constraint, too, nothing is shown behind the end.
+    printed(dir, &["sample", "text", "--rows", "20", "--out", "drawn.jsonl"]);
+    let drawn = std::fs::read_to_string(dir.join("drawn.jsonl")).unwrap();
+    let is_ended = |line: &str| {
+        let object = json(line);
+        let cells = object["values"].as_array().unwrap();
+        let end = cells.iter().position(|cell| cell.as_u64() == Some(u64::from(END)));
+        assert!(end.is_none_or(|end| cells[end + 1..].iter().all(Value::is_null)), "{line}");
+        end.is_some()
+    };
+    assert!(drawn.lines().filter(|line| is_ended(line)).count() > 10, "{drawn}");
+    assert!(!printed(dir, &["sample", "text", "--rows", "20"]).contains("endoftext"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anemone::circuit::{Categorical, Circuit, Params};
 use anemone::query::chain::{Chain, Constrained};
 use anemone::query::dfa::{
-    Dfa, Order, contains, contains_words, matches_text, matches_tokens, over_tokens, text_length,
+    Dfa, Order, before_end, contains, contains_words, matches_text, matches_tokens, over_tokens, text_length,
 };
 use anemone::rng::Rng;
 use anemone::structure::{Tying, hmm_with, monarch_hmm};
@@ -203,12 +203,63 @@ fn tokens_are_read_as_their_bytes_and_texts_end_once() {
     for must_end in [false, true] {
         let dfa = over_tokens(&bytes, &spelling, Some(4), must_end).unwrap();
         let short = text_length(5, Some(4), 1, Some(3), must_end).unwrap();
+        let ids = before_end(&contains(&[vec![1, 2]], 5, Order::Any).unwrap(), 4, must_end).unwrap();
         for world in worlds(5, 5) {
             let length = world.iter().position(|&t| t == 4).unwrap_or(5);
-            let is_text = world[length..].iter().all(|&t| t == 4) && (length < 5 || !must_end);
+            let is_text = length < 5 || !must_end;
             let has = bytes.accepts(&text(&world[..length]).iter().map(|&b| u32::from(b)).collect::<Vec<_>>());
             assert_eq!(dfa.accepts(&world), is_text && has, "{world:?}");
             assert_eq!(short.accepts(&world), is_text && (1..=3).contains(&length), "{world:?}");
+            let has = world[..length].windows(2).any(|pair| pair == [1, 2]);
+            assert_eq!(ids.accepts(&world), is_text && has, "{world:?}");
+        }
+    }
+}
+
+/// A text that ends is as probable as it is in a row of which the rest is missing, whatever may follow.
+#[test]
+fn what_follows_the_end_of_a_text_is_summed_out() {
+    const END: u32 = 2;
+    for (circuit, seed) in circuits().into_iter().zip(1..) {
+        let view = view(circuit, seed);
+        let worlds = worlds(LENGTH, SYMBOLS);
+        let p = probabilities(&view, &worlds);
+        let text_of = |world: &[u32]| world.iter().position(|&t| t == END).map(|end| world[..end].to_vec());
+        for must_end in [false, true] {
+            // Texts of one or two tokens that have a 1 in them.
+            let words = before_end(&contains(&[vec![1]], SYMBOLS, Order::Any).unwrap(), END, must_end).unwrap();
+            let short = text_length(SYMBOLS, Some(END), 1, Some(2), must_end).unwrap();
+            let constrained = view.constrained(words.and(&short).unwrap(), LENGTH).unwrap();
+            let is_met = |world: &[u32]| text_of(world).is_some_and(|text| text.contains(&1) && text.len() <= 2);
+            let want = mass(&worlds, &p, is_met);
+            let got = constrained.log_probability(&[]).unwrap().exp();
+            assert!((got - want).abs() < 1e-5 * want, "{got} is not {want}");
+            // The same from rows in which what follows the end is missing.
+            let rows: Vec<[u32; LENGTH]> = [&[1][..], &[1, 0], &[0, 1], &[1, 1]]
+                .iter()
+                .map(|text| {
+                    let mut row = [0; LENGTH];
+                    row[..text.len()].copy_from_slice(text);
+                    row[text.len()] = END;
+                    row
+                })
+                .collect();
+            let batch = Batch::from_rows(&rows.concat(), LENGTH).unwrap();
+            let batch = batch.with_missing(|row, var| rows[row][..var].contains(&END));
+            let texts: f64 = view.log_likelihoods(&batch).unwrap().into_iter().map(f64::exp).sum();
+            assert!((got - texts).abs() < 1e-5 * texts, "{got} is not {texts}");
+            // Samples are texts as often as the texts are probable.
+            let drawn = constrained.sample(&[], 4000, 3).unwrap();
+            assert!(drawn.iter().all(|row| row.len() == LENGTH && is_met(row)));
+            let share = |text: &[u32]| {
+                drawn.iter().filter(|row| text_of(row).as_deref() == Some(text)).count() as f64 / drawn.len() as f64
+            };
+            let wanted = |text: &[u32]| mass(&worlds, &p, |world| text_of(world).as_deref() == Some(text)) / want;
+            for text in [&[1][..], &[1, 0], &[0, 1], &[1, 1]] {
+                // Six standard deviations of a share of 4000.
+                let (got, want) = (share(text), wanted(text));
+                assert!((got - want).abs() < 6.0 * (want * (1.0 - want) / 4000.0).sqrt() + 1e-9, "{got}, {want}");
+            }
         }
     }
 }

@@ -23,6 +23,9 @@ pub struct DecodeSpec {
     /// For text and tokens: how many make a row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<usize>,
+    /// For text and tokens: what a row is; `None` is windows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<TextRows>,
     /// For text: whether every text ends with the token that says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end_of_text: Option<bool>,
@@ -65,10 +68,20 @@ pub enum DecodeKind {
     Table,
 }
 
+/// What a row of tokens is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TextRows {
+    /// As many tokens as a row has, of all texts one after the other.
+    Windows,
+    /// The tokens of one text; what it leaves of its last row is missing.
+    Texts,
+}
+
 /// Every kind by its name in files, with its keys.
 pub(super) const KINDS: [(&str, DecodeKind, &[&str]); 5] = [
-    ("text", DecodeKind::Text, &["tokenizer", "window", "end_of_text"]),
-    ("tokens", DecodeKind::Tokens, &["vocab", "window"]),
+    ("text", DecodeKind::Text, &["tokenizer", "window", "rows", "end_of_text"]),
+    ("tokens", DecodeKind::Tokens, &["vocab", "window", "rows"]),
     ("image", DecodeKind::Image, &["patch", "color", "levels", "size"]),
     ("rows", DecodeKind::Rows, &["cats"]),
     ("table", DecodeKind::Table, &["schema"]),
@@ -112,7 +125,9 @@ impl DecodeSpec {
             tokenizer: is(DecodeKind::Text)
                 .map(|()| self.tokenizer.clone().unwrap_or_else(|| DEFAULT_TOKENIZER.to_string())),
             window: windowed.map(|()| self.window.unwrap_or(DEFAULT_WINDOW)),
-            end_of_text: is(DecodeKind::Text).map(|()| self.end_of_text.unwrap_or(false)),
+            rows: windowed.and(self.rows),
+            // Whoever learns single texts wants to know where they end.
+            end_of_text: is(DecodeKind::Text).map(|()| self.end_of_text.unwrap_or(self.rows == Some(TextRows::Texts))),
             vocab: is(DecodeKind::Tokens).map(|()| self.vocab.unwrap_or(GPT2_VOCAB)),
             patch: is(DecodeKind::Image).and(self.patch),
             color,
@@ -159,6 +174,7 @@ pub(super) fn read(
             }
             window => window,
         },
+        rows: section.choice("rows", &[("windows", TextRows::Windows), ("texts", TextRows::Texts)])?,
         end_of_text: section.has("end_of_text").then(|| section.truth("end_of_text", false)).transpose()?,
         vocab: section.small("vocab", 1)?,
         patch: section.count("patch", 1)?,

@@ -207,7 +207,18 @@ pub(super) const DECODE: Table = Table {
         ),
         key("tokenizer", Text, Default, "`gpt2`, or the path of a `tokenizer.json` (feature `tokenizer-json`)"),
         key("window", Between(1, decode::LONGEST_WINDOW as u64), Default, "Tokens in a row"),
-        key("end_of_text", Truth, Default, "Ends every text with the token that says so"),
+        key(
+            "rows",
+            Word(&["windows", "texts"]),
+            Means("`\"windows\"`"),
+            "`windows` of all texts one after the other, or `texts` in rows of their own, the rest of each missing",
+        ),
+        key(
+            "end_of_text",
+            Truth,
+            DefaultIf("unless `rows = \"texts\"`, which has them"),
+            "Ends every text with the token that says so",
+        ),
         key("vocab", Between(1, u32::MAX as u64), Default, "How many different tokens there are"),
         key(
             "patch",

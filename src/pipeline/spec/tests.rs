@@ -429,6 +429,7 @@ fn decodes() -> impl Strategy<Value = DecodeSpec> {
                 kind: None,
                 tokenizer: truth.then(|| "a/tokenizer.json".to_string()),
                 window: Some(n),
+                rows: truth.then_some(TextRows::Texts),
                 end_of_text: Some(truth),
                 vocab: some,
                 patch: Some(n),

@@ -3,7 +3,8 @@
 //! A [`Dfa`] reads a sequence symbol by symbol and is in one state after each; the sequence is accepted if the last
 //! state is an accepting one. Symbols that no state tells apart are one *class*, so an automaton over 50,257 tokens is
 //! as large as it has to be: `[states × classes]`. Constraints are made from words ([`contains`]), from patterns
-//! ([`matches_text`], [`matches_tokens`]), for tokens that spell bytes ([`over_tokens`]), and joined by [`Dfa::and`].
+//! ([`matches_text`], [`matches_tokens`]), for tokens that spell bytes ([`over_tokens`]), for what
+//! comes before an end ([`before_end`]), and joined by [`Dfa::and`].
 //! `query::chain` asks how probable it is that a chain is accepted.
 
 mod minimise;
@@ -20,7 +21,7 @@ use std::hash::Hash;
 
 pub use text_pattern::matches_text;
 pub use token_pattern::matches_tokens;
-pub use tokens::{over_tokens, text_length};
+pub use tokens::{before_end, over_tokens, text_length};
 pub use words::{Order, contains, contains_words};
 
 use crate::error::{Error, Result};

@@ -1,14 +1,15 @@
 //! Constraints on bytes become constraints on tokens that spell bytes.
 //!
 //! A token moves the automaton by all of its bytes at once, so a text is accepted however it is cut into tokens. A text
-//! ends at the end of the sequence or with an end-of-text token, behind which there is nothing but more of them.
+//! ends at the end of the sequence or with its first end-of-text token. What follows that is no part of the text, and
+//! may be anything: padding, the next text, or what was never looked at.
 
 use super::{Dfa, MOST_STATES};
 use crate::error::{Error, Result};
 
 /// The automaton over tokens that accepts sequences whose text `bytes` accepts. `spelling` has the bytes of every
-/// token; a token without bytes never occurs, unless it is `end`: then the text ends with it, and the rest is padding.
-/// With `must_end` an end-of-text token has to be there.
+/// token; a token without bytes never occurs in a text, unless it is `end`: then the text ends with it, and the rest is
+/// free. With `must_end` an end-of-text token has to be there.
 pub fn over_tokens(bytes: &Dfa, spelling: &[Vec<u8>], end: Option<u32>, must_end: bool) -> Result<Dfa> {
     if bytes.num_symbols() != 256 {
         return Err(Error::option(format!("an automaton over {} symbols does not read bytes", bytes.num_symbols())));
@@ -17,11 +18,17 @@ pub fn over_tokens(bytes: &Dfa, spelling: &[Vec<u8>], end: Option<u32>, must_end
     let (ended, dead) = (bytes.num_states(), bytes.num_states() + 1);
     let next = |state: usize, token: u32| {
         let spelled = &spelling[token as usize];
-        match (Some(token) == end, state) {
-            (true, state) if state == ended || (state < ended && bytes.is_accepting(state)) => ended,
-            (true, _) => dead,
-            (false, state) if state >= ended || spelled.is_empty() => dead,
-            (false, state) => spelled.iter().fold(state, |state, &byte| bytes.next(state, u32::from(byte))),
+        match Some(token) == end {
+            _ if state >= ended => state,
+            true => {
+                if bytes.is_accepting(state) {
+                    ended
+                } else {
+                    dead
+                }
+            }
+            false if spelled.is_empty() => dead,
+            false => spelled.iter().fold(state, |state, &byte| bytes.next(state, u32::from(byte))),
         }
     };
     let accepting = |state: usize| state == ended || (!must_end && state < ended && bytes.is_accepting(state));
@@ -29,8 +36,28 @@ pub fn over_tokens(bytes: &Dfa, spelling: &[Vec<u8>], end: Option<u32>, must_end
     Ok(tokens.minimise())
 }
 
-/// Sequences of `least` to `most` tokens before the first end-of-text, or in all where there is none; behind the first
-/// there are only more of them. With `must_end` one has to be there.
+/// Sequences whose text an automaton over tokens accepts: what comes before the first end-of-text, or all of it where
+/// there is none. What follows is free. With `must_end` one has to be there.
+pub fn before_end(text: &Dfa, end: u32, must_end: bool) -> Result<Dfa> {
+    check_end(Some(end), text.num_symbols(), must_end)?;
+    let (ended, dead) = (text.num_states(), text.num_states() + 1);
+    let next = |state: usize, token: u32| match token == end {
+        _ if state >= ended => state,
+        true => {
+            if text.is_accepting(state) {
+                ended
+            } else {
+                dead
+            }
+        }
+        false => text.next(state, token),
+    };
+    let accepting = |state: usize| state == ended || (!must_end && state < ended && text.is_accepting(state));
+    Ok(Dfa::from_fn(text.num_symbols(), dead + 1, text.start(), next, accepting)?.minimise())
+}
+
+/// Sequences of `least` to `most` tokens before the first end-of-text, or in all where there is none; what follows it
+/// is free. With `must_end` one has to be there.
 pub fn text_length(
     num_symbols: usize,
     end: Option<u32>,
@@ -49,10 +76,16 @@ pub fn text_length(
     }
     let (ended, dead) = (last + 1, last + 2);
     let fits = |count: usize| count >= least && most.is_none_or(|most| count <= most);
-    let next = |state: usize, token: u32| match (Some(token) == end, state) {
-        (true, state) if state == ended || (state < ended && fits(state)) => ended,
-        (false, state) if state < ended => (state + 1).min(last),
-        _ => dead,
+    let next = |state: usize, token: u32| match Some(token) == end {
+        _ if state >= ended => state,
+        true => {
+            if fits(state) {
+                ended
+            } else {
+                dead
+            }
+        }
+        false => (state + 1).min(last),
     };
     let accepting = |state: usize| state == ended || (!must_end && state < ended && fits(state));
     Ok(Dfa::from_fn(num_symbols, dead + 1, 0, next, accepting)?.minimise())
