@@ -1,9 +1,9 @@
 //! Texts become tokens.
 //!
 //! Every record is a document, encoded by itself; the tokens of all documents follow each other, and the batcher cuts
-//! rows of `window` tokens out of them. Or each document has rows of its own, and what it leaves of the last is missing.
-//! Nothing is put between two documents unless a separator is asked for. A record
-//! that is not UTF-8 is bad. The tokenizers are `gpt2` and `tokenizer_json`.
+//! rows of `window` tokens out of them. Or each document has rows of its own, and what it leaves of the last is
+//! missing. Nothing is put between two documents unless a separator is asked for. A record that is not UTF-8 is bad.
+//! The tokenizers are `gpt2` and `tokenizer_json`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -96,8 +96,8 @@ impl TextDecoder {
         Ok(self)
     }
 
-    /// Gives every document rows of its own, with the separator as its last token: one longer than the window goes on in
-    /// the next row, and what a document leaves of its last row is missing.
+    /// Gives every document rows of its own, with the separator as its last token: one longer than the window goes on
+    /// in the next row, and what a document leaves of its last row is missing.
     pub fn apart(mut self) -> Self {
         self.apart = true;
         self

@@ -234,8 +234,8 @@ impl Inputs {
         std::mem::take(&mut self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The first rows of the stream, whatever shards batches have. Those of a live stream are held, and learned from too;
-    /// where it has shards, these read them again.
+    /// The first rows of the stream, whatever shards batches have. Those of a live stream are held, and learned from
+    /// too; where it has shards, these read them again.
     pub async fn sample(&self, rows: u64) -> Result<Batch> {
         let sample = match self.source {
             Source::Live(_) if self.spec.batch.shards == 1 => {

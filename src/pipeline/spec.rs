@@ -293,8 +293,8 @@ fn read_batch(document: &Document, source: &SourceSpec) -> Result<BatchSpec> {
 }
 
 /// How long rows of a live stream wait for a full batch. Where the order of rows is to be the same in every run,
-/// batches are too: then they wait for ever, unless somebody says otherwise. Not for a shard that has nothing: which has
-/// rows when is a matter of chance.
+/// batches are too: then they wait for ever, unless somebody says otherwise. Not for a shard that has nothing: which
+/// has rows when is a matter of chance.
 fn read_max_wait(section: Section<'_>, source: &SourceSpec, shards: usize) -> Result<Option<Duration>> {
     if section.has("max_wait") && !source.is_live() {
         return Err(section.refuse("max_wait", "has no meaning for files that end: their batches are full"));

@@ -1,8 +1,8 @@
 //! How a JSON value is read as a record: a text, a list of numbers, or values by the names of columns.
 //!
 //! Seeds for serde that write straight from the parser, so that a line becomes a record without a tree of values in
-//! between. A value that is JSON but does not fit comes back with a reason; what it should have been, only `json_records`
-//! knows.
+//! between. A value that is JSON but does not fit comes back with a reason; what it should have been, only
+//! `json_records` knows.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};

@@ -1,8 +1,8 @@
 //! Numbers that learning moves: parameters, their average, and flow buffers.
 //!
-//! Rows of large tables may lag in them (`lazy`), so no number can be read as it is. [`Moving::settled`] brings all rows
-//! up to date and then hands out everything; copies are up to date as well. Who can work with rows that lag asks for
-//! them by name ([`Moving::unsettled`]), and has their history beside them.
+//! Rows of large tables may lag in them (`lazy`), so no number can be read as it is. [`Moving::settled`] brings all
+//! rows up to date and then hands out everything; copies are up to date as well. Who can work with rows that lag asks
+//! for them by name ([`Moving::unsettled`]), and has their history beside them.
 
 use super::buffers::FlowBuffer;
 use super::fixed::Fixed;

@@ -381,8 +381,8 @@ impl FlowTile<'_> {
         if root.loss <= SOME_LOSS { forgotten } else { forgotten.min(root.exponent - root.loss) }
     }
 
-    /// out\[r, c\] = p(c | rest of row r) for some rows and all categories of a variable: Σ over the units of its leaves
-    /// of flow·p(c), and what rounding has left of one made one.
+    /// out\[r, c\] = p(c | rest of row r) for some rows and all categories of a variable: Σ over the units of its
+    /// leaves of flow·p(c), and what rounding has left of one made one.
     pub fn probabilities(&mut self, var: usize, rows: &[usize], out: &mut [f32]) {
         let leaves = &self.questions.leaves_of[var];
         self.mix_table(leaves[0], rows, out);

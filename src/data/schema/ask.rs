@@ -1,7 +1,7 @@
 //! What a user says of a column: the keys of `[columns.NAME]`.
 //!
-//! What is not said follows the rule of `infer`. A key may imply another one (`bins` a meaning), and keys may contradict
-//! each other, which is refused before any row is read.
+//! What is not said follows the rule of `infer`. A key may imply another one (`bins` a meaning), and keys may
+//! contradict each other, which is refused before any row is read.
 
 use super::encode::label_of;
 use super::infer::DEFAULT_BINS;

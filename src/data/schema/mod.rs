@@ -1,9 +1,9 @@
 //! What the columns of a table mean: how a cell becomes the value of a variable, and how a value becomes a cell again.
 //!
 //! A [`TableSchema`] has a [`ColumnSchema`] for every variable, in the order of the variables. It is inferred from the
-//! first rows, with what a user says of single columns ([`infer`], [`ask`]), and is kept with the model: whoever asks the model
-//! later encodes rows and names answers by it. The data side encodes (`decode/table.rs`), the model side makes a
-//! distribution of each [`ColumnSchema::input`].
+//! first rows, with what a user says of single columns ([`infer`], [`ask`]), and is kept with the model: whoever asks
+//! the model later encodes rows and names answers by it. The data side encodes (`decode/table.rs`), the model side
+//! makes a distribution of each [`ColumnSchema::input`].
 //!
 //! Laws: a cell that is encoded and decoded is the cell itself, but for what its meaning drops on purpose (the rest of
 //! a category that is *other*, the place inside a bin, the date of an hour, digits beyond an `f32`); a value that is

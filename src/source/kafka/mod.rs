@@ -12,8 +12,8 @@
 //!   of the topic alone and a resumed run has the same bits; the slowest partition decides the pace. A partition that
 //!   appears during a run joins when it is noticed: only then may bits depend on time.
 //!
-//! Partition p belongs to shard p mod `batch.shards`, also one that appears later; the reader of a share knows of no other
-//! partitions, and the orders above are among its own.
+//! Partition p belongs to shard p mod `batch.shards`, also one that appears later; the reader of a share knows of no
+//! other partitions, and the orders above are among its own.
 //!
 //! A file each: `spec` is what a pipeline says, `connection` the client, `position` a place in a topic, `messages` what
 //! they hold, `reader` the windows.
