@@ -10,6 +10,7 @@ pub mod budget;
 pub(crate) mod build;
 pub mod evaluate;
 pub mod feed;
+mod held_out;
 pub mod model;
 pub mod observer;
 pub mod open;

@@ -1,32 +1,25 @@
-//! What a pipeline names, opened: sources by their format, decoders by what the source delivers.
+//! What a pipeline names, opened: sources by their format (here), decoders by what the source delivers (`decoder`).
 //!
 //! Where the pipeline is silent the data decides, as far as it can only mean one thing: a column of lists is rows, a
 //! column of image files images, columns of numbers are variables, and how many categories there are is counted over
 //! the first rows. What was decided is said before anything is learned ([`Opened::reading`]). Opening reads headers and
 //! at most these rows.
 
-use std::collections::BTreeMap;
+mod decoder;
+mod look;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_channel::Sender;
 
-use super::spec::{
-    ColumnsSpec, Compared, DEFAULT_TOKENIZER, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, GPT2_VOCAB, SourceSpec,
-    TextRows, expand_path,
-};
-use super::table::{TableReport, open_table};
-use crate::data::{TableSchema, Values};
-#[cfg(feature = "images")]
-use crate::decode::image::{Color, ImageDecoder, is_grey};
-use crate::decode::rows::RowDecoder;
 #[cfg(feature = "text")]
-use crate::decode::text::TextDecoder;
-use crate::decode::tokens::TokenDecoder;
-use crate::decode::{Decoder, ValueKind};
+pub use self::decoder::open_text;
+pub use self::decoder::{OpenedDecoder, open_decoder};
+use super::spec::{Compared, DEFAULT_WINDOW, DecodeKind, DecodeSpec, Format, SourceSpec, expand_path};
+use crate::data::{TableSchema, Values};
 use crate::detached::detached;
 use crate::error::{Error, ErrorKind, Result};
-use crate::source::ahead::Ahead;
 #[cfg(feature = "parquet")]
 use crate::source::arrow_stream::ArrowStream;
 use crate::source::compressed_tokens::CompressedTokens;
@@ -43,25 +36,12 @@ use crate::source::npy::NpyFiles;
 #[cfg(feature = "parquet")]
 use crate::source::parquet::ParquetSource;
 use crate::source::store::{Shard, resolve};
-use crate::source::synthetic::{Synthetic, SyntheticSpec};
+use crate::source::synthetic::Synthetic;
 use crate::source::token_ranges::TokenRanges;
 use crate::source::token_width::TokenWidth;
 use crate::source::tokens::TokenFiles;
 use crate::source::watch::{FirstFiles, OpenFile, WatchOptions, Watched};
-use crate::source::{
-    BlockSource, BoxFuture, Columns, IndexedSource, Manifest, Piece, ReadLimits, Reading, RecordKind, Records, Source,
-    Wanted,
-};
-
-/// Rows that are looked at to count categories.
-const ROWS_TO_COUNT: usize = 20_000;
-
-/// Images that are looked at for colours.
-#[cfg(feature = "images")]
-const IMAGES_TO_SEE: usize = 64;
-
-/// The most categories that are taken from the data without being asked for.
-const MOST_COUNTED: u32 = 1 << 20;
+use crate::source::{BoxFuture, Columns, ReadLimits, Reading, RecordKind, Records, Source, Wanted};
 
 /// About how large a piece is that is only looked at.
 const PIECE_BYTES: usize = 256 << 10;
@@ -450,341 +430,10 @@ fn local_paths(shards: &[Shard]) -> Result<Vec<PathBuf>> {
     shards.iter().map(local).collect()
 }
 
-/// A decoder, and what was found out about what it decodes.
-pub struct OpenedDecoder {
-    /// The decoder.
-    pub decoder: Arc<dyn Decoder>,
-    /// How records become rows, with all that was found.
-    pub decode: DecodeSpec,
-    /// What the columns of a table are understood as.
-    pub table: Option<Arc<TableReport>>,
-}
-
-/// The decoder for what a source delivers, where `decode` does not say otherwise.
-pub async fn open_decoder(decode: &DecodeSpec, columns: &ColumnsSpec, opened: &mut Opened) -> Result<OpenedDecoder> {
-    let kind = decode.kind.unwrap_or_else(|| opened.likely_kind());
-    let mut found = decode.of_kind(kind);
-    if kind == DecodeKind::Table {
-        let (decoder, table) = open_table(&found, columns, opened).await?;
-        found.schema = Some(decoder.schema().clone());
-        return Ok(OpenedDecoder { decoder, decode: found, table: Some(table) });
-    }
-    #[cfg(feature = "images")]
-    if kind == DecodeKind::Image && found.color.is_none() {
-        found = DecodeSpec { color: Some(opened.likely_color().await?), ..found }.of_kind(kind);
-    }
-    let decoder = decoder_of_kind(kind, &found, opened).await?;
-    if let (DecodeKind::Rows, ValueKind::Categories(cats)) = (kind, decoder.shape().values) {
-        found.cats = Some(cats);
-    }
-    Ok(OpenedDecoder { decoder, decode: found, table: None })
-}
-
-async fn decoder_of_kind(kind: DecodeKind, decode: &DecodeSpec, opened: &Opened) -> Result<Arc<dyn Decoder>> {
-    let window = decode.window.unwrap_or(DEFAULT_WINDOW);
-    match kind {
-        #[cfg(feature = "text")]
-        DecodeKind::Text => Ok(Arc::new(open_text(decode, window)?)),
-        #[cfg(not(feature = "text"))]
-        DecodeKind::Text => Err(Error::not_built("kind: text", "text")),
-        DecodeKind::Tokens => {
-            let vocab = decode.vocab.unwrap_or(GPT2_VOCAB);
-            let texts = decode.rows == Some(TextRows::Texts);
-            Ok(Arc::new(match opened.hint {
-                Hint::TokenRows | Hint::TokenStream if texts => {
-                    return Err(Error::option(
-                        "rows = \"texts\": a token file is one long list, which does not say where texts begin; \
-                         give lists of tokens, or text",
-                    ));
-                }
-                _ if texts => TokenDecoder::texts(vocab, window)?,
-                Hint::TokenRows => TokenDecoder::rows(vocab, window)?,
-                _ => TokenDecoder::new(vocab, window)?,
-            }))
-        }
-        #[cfg(feature = "images")]
-        DecodeKind::Image => Ok(Arc::new(ImageDecoder::new(decode.image())?.with_memory(2 * opened.limits.part_bytes))),
-        #[cfg(not(feature = "images"))]
-        DecodeKind::Image => Err(Error::not_built("kind: image", "images")),
-        DecodeKind::Rows => opened.row_decoder(decode).await,
-        DecodeKind::Table => unreachable!("opened by itself"),
-    }
-}
-
-/// The tokenizer that `decode` names.
-#[cfg(feature = "text")]
-#[cfg_attr(docsrs, doc(cfg(feature = "text")))]
-pub fn open_text(decode: &DecodeSpec, window: usize) -> Result<TextDecoder> {
-    let decoder = match decode.tokenizer.as_deref().unwrap_or(DEFAULT_TOKENIZER) {
-        DEFAULT_TOKENIZER => TextDecoder::gpt2(window)?,
-        path => TextDecoder::from_file(Path::new(&expand_path(path)?), window)?,
-    };
-    let decoder = if decode.rows == Some(TextRows::Texts) { decoder.apart() } else { decoder };
-    if !decode.end_of_text.unwrap_or(false) {
-        return Ok(decoder);
-    }
-    let separator = decoder.end_of_text();
-    if separator.is_none() {
-        return Err(Error::option("end_of_text = true: this tokenizer has no token that ends a text"));
-    }
-    decoder.with_separator(separator)
-}
-
-impl Opened {
-    /// What the records are, where nobody says.
-    fn likely_kind(&self) -> DecodeKind {
-        match &self.hint {
-            Hint::Records(RecordKind::Text) => DecodeKind::Text,
-            Hint::Records(RecordKind::Image) => DecodeKind::Image,
-            Hint::Records(RecordKind::Lists { .. }) | Hint::Array(_) | Hint::Synthetic { .. } => DecodeKind::Rows,
-            Hint::Records(RecordKind::Cells { .. }) => DecodeKind::Table,
-            Hint::TokenRows | Hint::TokenStream => DecodeKind::Tokens,
-        }
-    }
-
-    /// How long most of the first lists are: a list of another length is a bad record. Where there is no such length
-    /// the lists are not rows.
-    async fn list_length(&self) -> Result<usize> {
-        let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
-        let mut first_other = None;
-        self.look(ROWS_TO_COUNT, |piece| {
-            let Records::Lists(lists) = &piece.records else { return Ok(()) };
-            let good = (0..lists.ends.len()).filter(|record| piece.bad.iter().all(|(bad, _)| bad != record));
-            for record in good {
-                let length = lists.range(record).len();
-                *lengths.entry(length).or_default() += 1;
-                if lengths.len() == 2 && first_other.is_none() {
-                    let (unit, number) = piece.positions.place(record);
-                    first_other = Some(format!("{}: {unit} {number} has {length}", piece.file));
-                }
-            }
-            Ok(())
-        })
-        .await?;
-        let total: usize = lengths.values().sum();
-        let most = lengths.iter().max_by_key(|(_, count)| **count);
-        match (most, lengths.keys().next(), lengths.keys().last()) {
-            (Some((&length, &count)), ..) if 2 * count > total && length > 0 => Ok(length),
-            (_, Some(shortest), Some(longest)) if longest > shortest => Err(Error::data(format!(
-                "lists of {shortest} to {longest} values are not rows ({}); decode.kind = \"tokens\" joins them",
-                first_other.unwrap_or_default()
-            ))),
-            _ => Err(Error::data("the first lists are empty: there is no row in them")),
-        }
-    }
-
-    async fn row_decoder(&self, decode: &DecodeSpec) -> Result<Arc<dyn Decoder>> {
-        let (num_vars, grid, known_cats, reals) = match &self.hint {
-            Hint::Synthetic { num_vars, cats } => (*num_vars, None, Some(*cats), false),
-            Hint::Array(shape) => (shape.iter().product(), Some(shape.clone()), None, false),
-            Hint::Records(RecordKind::Lists { width, reals }) => {
-                let length = match width {
-                    Some(width) => *width,
-                    None => self.list_length().await?,
-                };
-                (length, None, None, *reals)
-            }
-            Hint::TokenRows | Hint::TokenStream => {
-                return Err(Error::option("kind = \"rows\": token files are read with kind = \"tokens\""));
-            }
-            Hint::Records(_) => return Err(Error::option("kind = \"rows\": the records are not lists of numbers")),
-        };
-        let values = match decode.cats.or(known_cats) {
-            Some(cats) => ValueKind::Categories(cats),
-            None if reals => ValueKind::Reals,
-            None => self.count_categories().await?,
-        };
-        let decoder = RowDecoder::new(num_vars, values)?;
-        Ok(Arc::new(match grid.filter(|grid| grid.len() > 1) {
-            Some(grid) => decoder.with_grid(grid)?,
-            None => decoder,
-        }))
-    }
-
-    /// Grey if all of the first images are, which are few; otherwise colours. Those of a live stream cannot be looked
-    /// at.
-    #[cfg(feature = "images")]
-    async fn likely_color(&self) -> Result<Color> {
-        if let (Source::Live(_), None) = (&self.source, &self.first_file) {
-            return Ok(Color::YcocgR);
-        }
-        let (mut grey, mut coloured) = (0, 0);
-        self.look(IMAGES_TO_SEE, |piece| {
-            if let Records::Blobs(blobs) = &piece.records {
-                for is_grey in (0..blobs.ends.len().min(IMAGES_TO_SEE)).filter_map(|record| is_grey(blobs.get(record)))
-                {
-                    *if is_grey { &mut grey } else { &mut coloured } += 1;
-                }
-            }
-            Ok(())
-        })
-        .await?;
-        Ok(if grey > 0 && coloured == 0 { Color::Grey } else { Color::YcocgR })
-    }
-
-    /// One more than the largest value of the first rows; at least two.
-    async fn count_categories(&self) -> Result<ValueKind> {
-        let mut largest = 1;
-        let mut reals = false;
-        self.look(ROWS_TO_COUNT, |piece| {
-            let Records::Lists(lists) = &piece.records else { return Ok(()) };
-            reals |= matches!(lists.values, Values::F32(_));
-            let missing = |at: usize| lists.missing.as_ref().is_some_and(|missing| missing[at]);
-            let values = (0..lists.values.len()).filter(|&at| !missing(at)).filter_map(|at| lists.values.category(at));
-            largest = values.max().unwrap_or(0).max(largest);
-            Ok(())
-        })
-        .await?;
-        match (reals, largest.checked_add(1)) {
-            (true, _) => Ok(ValueKind::Reals),
-            (false, Some(cats)) if cats <= MOST_COUNTED => Ok(ValueKind::Categories(cats)),
-            (false, _) => Err(Error::data(format!(
-                "a value {largest} among the first rows would make more categories than anybody means; if it is right, \
-                 say so with decode.cats"
-            ))),
-        }
-    }
-
-    /// The pieces of a block with its first `wanted` records.
-    async fn first_pieces(&self, source: &Arc<dyn BlockSource>, block: usize, wanted: usize) -> Result<Vec<Piece>> {
-        let fetched = source.fetch(block, self.limits).await?;
-        // Cutting is work, not waiting, and may itself wait for bytes: not on a thread that drives others.
-        let cut = tokio::task::spawn_blocking(move || {
-            let (mut seen, mut pieces) = (0, Vec::new());
-            for piece in fetched.pieces {
-                let piece = piece?;
-                seen += piece.num_records();
-                pieces.push(piece);
-                if seen >= wanted {
-                    break;
-                }
-            }
-            Ok::<_, Error>(pieces)
-        });
-        cut.await.map_err(|e| Error::internal(format!("looking at the first rows: {e}")))?
-    }
-
-    /// Like `look`; records of a live stream are held, and delivered all the same.
-    pub(super) async fn look_and_hold(
-        &mut self,
-        records: usize,
-        mut see: impl FnMut(&Piece) -> Result<()> + Send,
-    ) -> Result<()> {
-        let (Source::Live(source), None) = (&self.source, &self.first_file) else {
-            return self.look(records, see).await;
-        };
-        let (source, limits) = (source.clone(), self.limits);
-        // Reading blocks until somebody writes, and is shown where it may be: pieces come through a channel.
-        let (send, pieces) = async_channel::bounded(1);
-        let look = detached("first-records", move || {
-            Ahead::look(source, &limits, records, |piece| {
-                send.send_blocking(piece.clone()).map_err(|_| Error::internal("nobody looks at the first records"))
-            })
-        });
-        let mut look = std::pin::pin!(look);
-        let ahead = loop {
-            tokio::select! {
-                biased;
-                Ok(piece) = pieces.recv() => see(&piece)?,
-                ahead = &mut look => break ahead?,
-            }
-        };
-        while let Ok(piece) = pieces.try_recv() {
-            see(&piece)?;
-        }
-        self.source = Source::Live(Arc::new(ahead));
-        Ok(())
-    }
-
-    /// Shows the first records to `see`, about `records` of them.
-    async fn look(&self, records: usize, mut see: impl FnMut(&Piece) -> Result<()>) -> Result<()> {
-        match self.first_file.as_ref().unwrap_or(&self.source) {
-            Source::Indexed(source) => {
-                let rows: Vec<u64> = (0..source.num_rows().unwrap_or(u64::MAX).min(records as u64)).collect();
-                rows.chunks(1024).try_for_each(|rows| see(&source.gather(rows)?))
-            }
-            Source::Blocks(source) => {
-                let (mut left, mut damaged) = (records, None);
-                for block in 0..source.blocks().len() {
-                    match self.first_pieces(source, block, left).await {
-                        Ok(pieces) => {
-                            for piece in pieces {
-                                see(&piece)?;
-                                left = left.saturating_sub(piece.num_records());
-                            }
-                        }
-                        // What a damaged block means for the run is decided when it is read (`on_bad`).
-                        Err(error) if matches!(error.kind(), ErrorKind::Data | ErrorKind::Format) => {
-                            damaged.get_or_insert(error);
-                        }
-                        Err(error) => return Err(error),
-                    }
-                    if left == 0 {
-                        break;
-                    }
-                }
-                damaged.filter(|_| left == records).map_or(Ok(()), Err) // unless nothing could be seen
-            }
-            Source::Live(_) => Err(Error::option(
-                "a live stream comes only once, so its first rows cannot be looked at: say decode.kind, and \
-                 decode.cats for rows",
-            )),
-        }
-    }
-}
-
-/// Rows of synthetic data that come after those learned from.
-#[derive(Debug)]
-pub struct HeldOutRows {
-    synthetic: Synthetic,
-    manifest: Manifest,
-    first: u64,
-    rows: u64,
-}
-
-/// Where held-out rows of an endless source begin: no run comes so far.
-const BEYOND: u64 = 1 << 48;
-
-impl HeldOutRows {
-    /// `rows` rows after those of `spec`.
-    pub fn new(spec: &SyntheticSpec, rows: u64) -> Result<Self> {
-        let synthetic = Synthetic::new(&SyntheticSpec { rows: None, ..spec.clone() })?;
-        let first = spec.rows.unwrap_or(BEYOND);
-        let manifest = Manifest::new("synthetic", Vec::new(), &format!("{spec:?} {first} {rows}"));
-        Ok(Self { synthetic, manifest, first, rows })
-    }
-
-    /// Mean log-likelihood of these rows under their own source, which no model beats but by chance.
-    pub fn source_log_likelihood(&self) -> Result<f64> {
-        let mut total = 0.0;
-        for row in 0..self.rows {
-            if let Records::Lists(lists) = self.gather(&[row])?.records {
-                let values: Vec<u32> = (0..lists.values.len()).filter_map(|at| lists.values.category(at)).collect();
-                total += self.synthetic.log_likelihood(&values);
-            }
-        }
-        Ok(total / self.rows as f64)
-    }
-}
-
-impl IndexedSource for HeldOutRows {
-    fn manifest(&self) -> &Manifest {
-        &self.manifest
-    }
-
-    fn num_rows(&self) -> Option<u64> {
-        Some(self.rows)
-    }
-
-    fn gather(&self, rows: &[u64]) -> Result<Piece> {
-        let rows: Vec<u64> = rows.iter().map(|row| row + self.first).collect();
-        self.synthetic.gather(&rows)
-    }
-}
-
 #[cfg(all(test, not(feature = "parquet"), not(feature = "images")))]
 mod tests {
     use super::*;
+    use crate::pipeline::spec::ColumnsSpec;
 
     #[tokio::test]
     async fn what_was_left_out_of_the_build_is_refused_by_the_name_of_its_feature() {

@@ -12,8 +12,9 @@ use serde_json::json;
 
 pub use super::build::{Built, Given};
 use super::feed::Feed;
+use super::held_out::HeldOutRows;
 use super::model::{are_tables, input_kind};
-use super::open::{HeldOutRows, Opened, OpenedDecoder, open_decoder, open_source, open_source_telling};
+use super::open::{Opened, OpenedDecoder, open_decoder, open_source, open_source_telling};
 use super::spec::{
     DEFAULT_HELD_OUT, DecodeSpec, Format, InputKind, ModelSpec, PipelineSpec, SourceSpec, StartSpec, ValidateSpec,
     expand_path,
