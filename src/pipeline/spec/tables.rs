@@ -333,8 +333,7 @@ pub(super) const BATCH: Table = Table {
             "max_wait",
             Other("number of seconds, or `\"never\"`"),
             Derived("5 seconds for live sources whose order is that of arrival, or with `shards`; else `\"never\"`"),
-            "How long the first row of a batch of a live stream waits for the last, and for shards without rows; then \
-             the batch goes as it is",
+            "How long the first row of a live batch waits for the last, and for shards without rows",
         ),
     ],
 };
