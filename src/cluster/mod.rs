@@ -13,7 +13,9 @@ mod alone;
 #[cfg(all(feature = "mpi", unix))]
 pub mod mpi;
 mod ranks;
+#[doc(hidden)]
 pub mod rows;
+#[doc(hidden)]
 pub mod shard_sum;
 mod threads;
 

@@ -6,10 +6,12 @@
 
 mod batch;
 mod cell;
+#[doc(hidden)]
 pub mod civil;
 mod cursor;
 mod digest;
 mod position;
+#[doc(hidden)]
 pub mod schema;
 mod table;
 

@@ -11,7 +11,9 @@ mod categories;
 mod gpt2;
 #[cfg(feature = "images")]
 #[cfg_attr(docsrs, doc(cfg(feature = "images")))]
+#[doc(hidden)]
 pub mod image;
+#[doc(hidden)]
 pub mod image_spec;
 #[cfg(feature = "text")]
 mod long_words;
@@ -23,13 +25,17 @@ mod png_chunks;
 mod records;
 #[cfg(feature = "images")]
 mod room;
+#[doc(hidden)]
 pub mod rows;
+#[doc(hidden)]
 pub mod table;
 #[cfg(feature = "text")]
 #[cfg_attr(docsrs, doc(cfg(feature = "text")))]
+#[doc(hidden)]
 pub mod text;
 #[cfg(feature = "tokenizer-json")]
 mod tokenizer_json;
+#[doc(hidden)]
 pub mod tokens;
 #[doc(hidden)]
 pub mod ycocg;

@@ -13,6 +13,7 @@
 //!
 //! `parquet` and `arrow_stream` need the feature `parquet`.
 
+#[doc(hidden)]
 pub mod ahead;
 #[cfg(feature = "parquet")]
 mod arrow_cells;
@@ -20,6 +21,7 @@ mod arrow_cells;
 mod arrow_messages;
 #[cfg(feature = "parquet")]
 #[cfg_attr(docsrs, doc(cfg(feature = "parquet")))]
+#[doc(hidden)]
 pub mod arrow_stream;
 #[cfg(feature = "parquet")]
 mod arrow_values;
@@ -30,40 +32,56 @@ mod bus_error;
 mod changes;
 #[cfg(feature = "cloud")]
 mod cloud;
+#[doc(hidden)]
 pub mod columns;
+#[doc(hidden)]
 pub mod compressed_tokens;
 mod concatenated;
+#[doc(hidden)]
 pub mod csv;
 #[cfg(feature = "parquet")]
 mod cuts;
+#[doc(hidden)]
 pub mod follow;
 mod glob;
+#[doc(hidden)]
 pub mod json_lines;
+#[doc(hidden)]
 pub mod json_records;
 mod json_shape;
 mod json_values;
+#[doc(hidden)]
 pub mod jsonl;
+#[doc(hidden)]
 pub mod kafka;
 mod limits;
 mod lines;
 mod mapped;
+#[doc(hidden)]
 pub mod memory;
+#[doc(hidden)]
 pub mod npy;
 mod npy_header;
 #[cfg(feature = "parquet")]
 #[cfg_attr(docsrs, doc(cfg(feature = "parquet")))]
+#[doc(hidden)]
 pub mod parquet;
 #[cfg(feature = "parquet")]
 mod parquet_pages;
+#[doc(hidden)]
 pub mod store;
+#[doc(hidden)]
 pub mod synthetic;
 #[cfg(test)]
 mod testing;
+#[doc(hidden)]
 pub mod token_ranges;
 #[doc(hidden)]
 pub mod token_width;
+#[doc(hidden)]
 pub mod tokens;
 mod unpacked;
+#[doc(hidden)]
 pub mod watch;
 #[cfg(feature = "parquet")]
 #[doc(hidden)]

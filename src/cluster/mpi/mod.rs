@@ -8,8 +8,11 @@ mod communicator;
 mod launcher;
 mod library;
 
+#[doc(hidden)]
 pub use abi::Family;
+#[doc(hidden)]
 pub use communicator::{Communicator, Received};
+#[doc(hidden)]
 pub use launcher::Launcher;
 
 use communicator::{Session, bytes_of, bytes_of_mut};
